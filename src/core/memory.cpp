@@ -1,0 +1,258 @@
+#include "dmuon/core/memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <list>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "dmuon/core/checked.h"
+#include "dmuon/core/error.h"
+#include "dmuon/core/text.h"
+
+namespace dmuon {
+
+std::string_view name_of(MemoryCategory category) {
+  static constexpr std::string_view names[] = {"parameters",    "gradients", "optimizer_state", "activations",
+                                               "communication", "data",      "workspace"};
+  return names[static_cast<size_t>(category)];
+}
+
+namespace {
+
+class Accounting {
+ public:
+  void add(int64_t bytes, MemoryCategory category) {
+    std::lock_guard lock(mutex_);
+    auto& entry = statistics_.categories[static_cast<size_t>(category)];
+    entry.current += bytes;
+    entry.peak = std::max(entry.peak, entry.current);
+    statistics_.total.current += bytes;
+    statistics_.total.peak = std::max(statistics_.total.peak, statistics_.total.current);
+  }
+  void remove(int64_t bytes, MemoryCategory category) {
+    std::lock_guard lock(mutex_);
+    statistics_.categories[static_cast<size_t>(category)].current -= bytes;
+    statistics_.total.current -= bytes;
+  }
+  MemoryStatistics get() const {
+    std::lock_guard lock(mutex_);
+    return statistics_;
+  }
+  void reset_peak() {
+    std::lock_guard lock(mutex_);
+    for (auto& entry : statistics_.categories) entry.peak = entry.current;
+    statistics_.total.peak = statistics_.total.current;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  MemoryStatistics statistics_;
+};
+
+[[noreturn]] void out_of_memory(int64_t bytes, std::string_view name, const MemoryStatistics& statistics) {
+  std::vector<std::vector<std::string>> table{{"category", "current", "peak"}};
+  for (size_t i = 0; i < statistics.categories.size(); ++i)
+    table.push_back({std::string(name_of(static_cast<MemoryCategory>(i))), format_bytes(statistics.categories[i].current),
+                     format_bytes(statistics.categories[i].peak)});
+  throw DeviceError(text("out of memory: ", format_bytes(bytes), " for \"", name, "\"\n", format_table(table),
+                         "remedy: a smaller training.micro_batch_size, training.recompute = true, or more ranks"));
+}
+
+// Cached blocks of the plain host allocator. Lives as long as any block, so that blocks may outlive the allocator.
+class BlockCache {
+ public:
+  explicit BlockCache(double fraction) : fraction_(fraction) {}
+  ~BlockCache() {
+    for (auto& block : recent_) std::free(block.data);
+  }
+
+  static int64_t size_class(int64_t bytes) {
+    const int64_t wanted = std::max<int64_t>(round_up(bytes, 64), 64);
+    int64_t power = 64;
+    while (power * 2 <= wanted) power *= 2;
+    return round_up(wanted, std::max<int64_t>(power / 8, 64));
+  }
+
+  void* take(int64_t size) {
+    std::lock_guard lock(mutex_);
+    auto found = by_size_.find(size);
+    if (found == by_size_.end()) return nullptr;
+    auto position = found->second;
+    void* data = position->data;
+    cached_ -= size;
+    by_size_.erase(found);
+    recent_.erase(position);
+    return data;
+  }
+
+  void give(void* data, int64_t size, int64_t peak) {
+    std::lock_guard lock(mutex_);
+    recent_.push_front({data, size});
+    by_size_.emplace(size, recent_.begin());
+    cached_ += size;
+    const auto limit = std::max(static_cast<int64_t>(fraction_ * static_cast<double>(peak)), int64_t{32} << 20);
+    while (cached_ > limit) drop_oldest();
+  }
+
+  void clear() {
+    std::lock_guard lock(mutex_);
+    while (!recent_.empty()) drop_oldest();
+  }
+
+ private:
+  struct Block {
+    void* data;
+    int64_t size;
+  };
+  void drop_oldest() {
+    const Block block = recent_.back();
+    auto [first, last] = by_size_.equal_range(block.size);
+    for (; first != last; ++first)
+      if (first->second->data == block.data) {
+        by_size_.erase(first);
+        break;
+      }
+    recent_.pop_back();
+    cached_ -= block.size;
+    std::free(block.data);
+  }
+
+  std::mutex mutex_;
+  double fraction_;
+  int64_t cached_ = 0;
+  std::list<Block> recent_;
+  std::multimap<int64_t, std::list<Block>::iterator> by_size_;
+};
+
+struct HostState {
+  explicit HostState(const HostAllocatorOptions& o) : options(o), cache(o.cache_fraction) {}
+  HostAllocatorOptions options;
+  Accounting accounting;
+  BlockCache cache;
+};
+
+class HostStorage final : public Storage {
+ public:
+  HostStorage(std::shared_ptr<HostState> state, void* data, int64_t bytes, int64_t block, MemoryCategory category)
+      : Storage(data, bytes, category), state_(std::move(state)), block_(block) {
+    state_->accounting.add(bytes_, category_);
+  }
+  ~HostStorage() override {
+    state_->accounting.remove(bytes_, category_);
+    state_->cache.give(data_, block_, state_->accounting.get().total.peak);
+  }
+
+ private:
+  std::shared_ptr<HostState> state_;
+  int64_t block_;
+};
+
+// The block ends at a page end, so that one element past it faults as well.
+class GuardedStorage final : public Storage {
+ public:
+  GuardedStorage(std::shared_ptr<HostState> state, void* mapping, int64_t mapped, void* data, int64_t bytes, MemoryCategory category)
+      : Storage(data, bytes, category), state_(std::move(state)), mapping_(mapping), mapped_(mapped) {
+    state_->accounting.add(bytes_, category_);
+  }
+  ~GuardedStorage() override {
+    state_->accounting.remove(bytes_, category_);
+    munmap(mapping_, static_cast<size_t>(mapped_));
+  }
+  void open() override {
+    std::lock_guard lock(mutex_);
+    if (depth_++ == 0) protect(PROT_READ | PROT_WRITE);
+  }
+  void close() override {
+    std::lock_guard lock(mutex_);
+    if (--depth_ == 0) protect(PROT_NONE);
+  }
+
+ private:
+  void protect(int access) { mprotect(mapping_, static_cast<size_t>(mapped_ - sysconf(_SC_PAGESIZE)), access); }
+
+  std::shared_ptr<HostState> state_;
+  void* mapping_;
+  int64_t mapped_;
+  std::mutex mutex_;
+  int depth_ = 0;
+};
+
+class HostAllocator final : public Allocator {
+ public:
+  explicit HostAllocator(const HostAllocatorOptions& options) : state_(std::make_shared<HostState>(options)) {}
+
+  StorageHandle allocate(int64_t bytes, MemoryCategory category, std::string_view name) override {
+    return state_->options.guarded ? allocate_guarded(bytes, category, name) : allocate_plain(bytes, category, name);
+  }
+  MemoryStatistics statistics() const override { return state_->accounting.get(); }
+  void reset_peak() override { state_->accounting.reset_peak(); }
+
+ private:
+  StorageHandle allocate_plain(int64_t bytes, MemoryCategory category, std::string_view name) {
+    const int64_t size = BlockCache::size_class(bytes);
+    void* data = state_->cache.take(size);
+    if (data == nullptr) {
+      constexpr int64_t huge = int64_t{2} << 20;
+      const int64_t alignment = size >= huge ? huge : 64;
+      for (int attempt = 0; attempt < 2 && data == nullptr; ++attempt) {
+        if (attempt == 1) state_->cache.clear();
+        data = std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(round_up(size, alignment)));
+      }
+      if (data == nullptr) out_of_memory(bytes, name, statistics());
+      if (size >= huge) madvise(data, static_cast<size_t>(size), MADV_HUGEPAGE);  // advice only: failure is harmless
+    }
+    if (state_->options.poison) std::memset(data, 0xff, static_cast<size_t>(bytes));
+    return std::make_shared<HostStorage>(state_, data, bytes, size, category);
+  }
+
+  StorageHandle allocate_guarded(int64_t bytes, MemoryCategory category, std::string_view name) {
+    const int64_t page = sysconf(_SC_PAGESIZE);
+    const int64_t usable = round_up(std::max<int64_t>(bytes, 1), page);
+    const int64_t mapped = usable + page;
+    void* mapping = mmap(nullptr, static_cast<size_t>(mapped), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapping == MAP_FAILED) out_of_memory(bytes, name, statistics());
+    std::memset(mapping, 0xff, static_cast<size_t>(usable));
+    char* data = static_cast<char*>(mapping) + usable - round_up(bytes, 64);
+    mprotect(mapping, static_cast<size_t>(mapped), PROT_NONE);
+    return std::make_shared<GuardedStorage>(state_, mapping, mapped, data, bytes, category);
+  }
+
+  std::shared_ptr<HostState> state_;
+};
+
+class CountingAllocator final : public Allocator {
+ public:
+  StorageHandle allocate(int64_t bytes, MemoryCategory category, std::string_view) override {
+    return std::make_shared<Counted>(accounting_, bytes, category);
+  }
+  MemoryStatistics statistics() const override { return accounting_->get(); }
+  void reset_peak() override { accounting_->reset_peak(); }
+
+ private:
+  class Counted final : public Storage {
+   public:
+    Counted(std::shared_ptr<Accounting> accounting, int64_t bytes, MemoryCategory category)
+        : Storage(nullptr, bytes, category), accounting_(std::move(accounting)) {
+      accounting_->add(bytes_, category_);
+    }
+    ~Counted() override { accounting_->remove(bytes_, category_); }
+
+   private:
+    std::shared_ptr<Accounting> accounting_;
+  };
+  std::shared_ptr<Accounting> accounting_ = std::make_shared<Accounting>();
+};
+
+}  // namespace
+
+std::shared_ptr<Allocator> make_host_allocator(const HostAllocatorOptions& options) {
+  return std::make_shared<HostAllocator>(options);
+}
+std::shared_ptr<Allocator> make_counting_allocator() { return std::make_shared<CountingAllocator>(); }
+
+}  // namespace dmuon
