@@ -1,0 +1,70 @@
+// An update rule in two halves around the agreement of the ranks (design section 2):
+//
+//   local(gradient, local state) -> message,  the ranks agree,  global(agreed, global state) -> update
+//
+// Rules are rank-blind: they see whole tensors, or element ranges where they allow cuts, never the network.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dmuon/backend/backend.h"
+#include "dmuon/core/json.h"
+
+namespace dmuon {
+
+enum class Agreement : uint8_t { mean, vote };
+enum class Cutting : uint8_t {
+  anywhere,  // element-wise: the rule works on any contiguous range of elements
+  whole      // the rule needs the whole tensor
+};
+
+// One state tensor per parameter, float32, of the parameter's shape (or range), zero at the start.
+struct StateSpecification {
+  std::string name;    // "momentum", "first_moment"; the checkpoint key is "<parameter>#<name>"
+  bool local = false;  // local state exists once per replica (vote rules); global state once in the job
+};
+
+// One parameter, or one range of its elements, on the rank that holds it.
+struct UpdateItem {
+  std::string name;           // the parameter's
+  Tensor parameter;           // master, float32 [out, in] or [n]; updated in place
+  Tensor gradient;            // agreed (reduced) gradient, same shape; may be overwritten
+  std::vector<Tensor> state;  // in the order of UpdateRule::state()
+};
+
+// What changes from step to step. Reaches kernels through small device tensors.
+struct StepValues {
+  int64_t step = 1;             // of this rule, the first update is 1
+  double learning_rate = 0.0;   // after the schedule
+  double gradient_scale = 1.0;  // clip coefficient; multiplies raw gradients, never an orthogonalised update
+};
+
+class UpdateRule {
+ public:
+  virtual ~UpdateRule() = default;
+
+  virtual std::string name() const = 0;  // "adamw", "sgd", "muon"
+  virtual Agreement agreement() const { return Agreement::mean; }
+  virtual Cutting cutting() const = 0;
+  virtual std::vector<StateSpecification> state() const = 0;
+  // Everything that gives the rule its meaning (momentum form, coefficient set, restarts, epsilon ...), stored with
+  // checkpoints and compared on resume.
+  virtual Json description() const = 0;
+  // FLOPs of one update of a tensor of this shape; the planner's model of cost.
+  virtual double flops(const Shape& shape) const = 0;
+  // Newton-Schulz calls this rule makes for one tensor and step (0 or 1): checked against the routing every step.
+  virtual int newton_schulz_calls() const { return 0; }
+
+  // Writes this step's values to the device; once per step before the halves.
+  virtual void prepare(Backend& backend, Stream& stream, const StepValues& values) = 0;
+  // Local half: replaces each item's gradient by its message. Rules without one keep the default.
+  virtual void local(Backend&, Stream&, std::span<UpdateItem>) {}
+  // Global half. Items of equal shape in one call may be processed as a batch; the results never depend on which
+  // items share a call, nor on how an element-wise tensor is cut.
+  virtual void global(Backend& backend, Stream& stream, std::span<UpdateItem> items) = 0;
+};
+
+}  // namespace dmuon
