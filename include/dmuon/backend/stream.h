@@ -50,7 +50,7 @@ class Stream {
   virtual void synchronize() = 0;
 };
 
-// Runs everything at once on the calling thread.
+// Runs everything at once on the calling thread. An error leaves submit() itself; later work runs.
 std::unique_ptr<Stream> make_inline_stream();
 // One thread that runs work in order; never enters an OpenMP region itself. `name` names the thread (15 characters).
 std::unique_ptr<Stream> make_worker_stream(std::string_view name);
