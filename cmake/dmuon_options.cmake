@@ -7,7 +7,8 @@ set(DMUON_MPI AUTO CACHE STRING "Processes through MPI: AUTO, ON, OFF")
 set(DMUON_CUDA AUTO CACHE STRING "CUDA backend: AUTO, ON, OFF (none yet: AUTO builds without)")
 set(DMUON_SANITIZE "" CACHE STRING "Sanitizers, e.g. address,undefined or thread")
 
-add_compile_options(-Wall -Wextra -Wpedantic -Werror -Wshadow=local -Wno-unknown-pragmas)
+add_compile_options(-Wall -Wextra -Wpedantic -Werror -Wshadow=local -Wno-unknown-pragmas
+  -Wno-restrict)  # GCC 12 reports string concatenation falsely (GCC bug 105651)
 if(DMUON_NATIVE)
   add_compile_options(-march=native)
 endif()

@@ -1,0 +1,125 @@
+#include "dmuon/plan/plan.h"
+
+#include <algorithm>
+#include <map>
+
+#include "dmuon/core/error.h"
+#include "dmuon/core/random.h"
+#include "support/catch.h"
+
+using namespace dmuon;
+
+namespace {
+
+// Every element of every tensor lies in exactly one slot; whole tensors in their owner's; cuts only where allowed.
+void check_plan(const Plan& plan, const std::vector<PlanTensor>& tensors) {
+  std::map<int, int64_t> covered;
+  std::map<int, std::vector<std::pair<int64_t, int64_t>>> ranges;
+  for (int slot = 0; slot < plan.slots; ++slot)
+    for (const Piece& piece : plan.pieces(slot)) {
+      covered[piece.tensor] += piece.count;
+      ranges[piece.tensor].push_back({piece.first, piece.first + piece.count});
+      const PlanTensor& tensor = tensors[static_cast<size_t>(piece.tensor)];
+      if (tensor.whole) {
+        REQUIRE(piece.first == 0);
+        REQUIRE(piece.count == tensor.shape.elements());
+        REQUIRE(plan.owners[static_cast<size_t>(piece.tensor)] == slot);
+      }
+      REQUIRE(piece.first % plan.cut_elements == 0);
+      if (tensor.shape.elements() <= plan.cut_elements) REQUIRE(piece.count == tensor.shape.elements());
+    }
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    REQUIRE(covered[static_cast<int>(i)] == tensors[i].shape.elements());
+    auto& list = ranges[static_cast<int>(i)];
+    std::sort(list.begin(), list.end());
+    for (size_t k = 1; k < list.size(); ++k) REQUIRE(list[k].first == list[k - 1].second);
+  }
+  for (const UnitLayout& unit : plan.units) {
+    REQUIRE(unit.cuts.size() == static_cast<size_t>(plan.slots) + 1);
+    REQUIRE(unit.cuts.front() == 0);
+    REQUIRE(unit.cuts.back() == unit.elements);
+    REQUIRE(std::is_sorted(unit.cuts.begin(), unit.cuts.end()));
+    int64_t end = 0;
+    for (const auto& entry : unit.entries) {
+      REQUIRE(entry.offset >= end);
+      REQUIRE(entry.offset % tensor_alignment == 0);
+      end = entry.offset + entry.elements;
+    }
+    REQUIRE(end <= unit.elements);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("random inventories: every element has exactly one slot") {
+  const Random random(7, RandomStream::test);
+  for (uint64_t round = 0; round < 400; ++round) {
+    uint64_t draw = 0;
+    const auto below = [&](uint64_t bound) { return static_cast<int64_t>(random.below(bound, draw++, round)); };
+    const int units = static_cast<int>(1 + below(4));
+    std::vector<PlanTensor> tensors;
+    const int64_t count = below(14);
+    for (int64_t i = 0; i < count; ++i) {
+      PlanTensor tensor;
+      tensor.name = "t" + std::to_string(i);
+      tensor.shape = Shape{1 + below(400), 1 + below(600)};
+      tensor.unit = static_cast<int>(below(static_cast<uint64_t>(units)));
+      tensor.whole = below(2) == 0;
+      tensor.cost = tensor.whole ? static_cast<double>(tensor.shape.elements()) : 0.0;
+      tensors.push_back(tensor);
+    }
+    PlanOptions options;
+    options.slots = static_cast<int>(1 + below(9));
+    options.cut_elements = 64 << below(9);
+    options.strategy = static_cast<PlanStrategy>(below(3));
+    check_plan(make_plan(tensors, units, options), tensors);
+  }
+}
+
+TEST_CASE("element-wise tensors level the bytes of the slots") {
+  std::vector<PlanTensor> tensors{{"embedding", Shape{50257, 768}, 0, false, 0.0}};
+  PlanOptions options;
+  options.slots = 4;
+  const Plan plan = make_plan(tensors, 1, options);
+  check_plan(plan, tensors);
+  for (int slot = 0; slot < 4; ++slot) {
+    const int64_t size = plan.units[0].cuts[static_cast<size_t>(slot) + 1] - plan.units[0].cuts[static_cast<size_t>(slot)];
+    CHECK(std::abs(size - 50257 * 768 / 4) <= 2 * options.cut_elements);
+  }
+}
+
+// pitfalls row 28: 48 square and 24 4:1 matrices with costs 20 and 38 (in n^3).
+TEST_CASE("greedy balance of GPT-2 124M reaches the known makespans") {
+  std::vector<PlanTensor> tensors;
+  for (int layer = 0; layer < 12; ++layer) {
+    for (int i = 0; i < 4; ++i) tensors.push_back({"square", Shape{768, 768}, layer, true, 20.0});
+    for (int i = 0; i < 2; ++i) tensors.push_back({"wide", Shape{3072, 768}, layer, true, 38.0});
+  }
+  const std::map<int, double> expected{{2, 1.0}, {3, 1.0}, {4, 1.0}, {5, 1.042}, {6, 1.0}, {7, 1.025}, {8, 1.0}, {16, 1.009}, {32, 1.026}};
+  for (const auto& [slots, ratio] : expected) {
+    PlanOptions options;
+    options.slots = slots;
+    const Plan plan = make_plan(tensors, 12, options);
+    const double mean = (48 * 20.0 + 24 * 38.0) / slots;
+    CHECK(plan.makespan() / mean == Approx(ratio).margin(0.0006));
+    CHECK(plan.lower_bound <= plan.makespan());
+  }
+}
+
+TEST_CASE("more slots than matrices leaves slots empty, and the plan says the same on every rank") {
+  std::vector<PlanTensor> tensors{{"a", Shape{72, 50}, 0, true, 2.0}, {"b", Shape{5, 7}, 0, true, 1.0}, {"c", Shape{1, 9}, 0, true, 1.0}};
+  PlanOptions options;
+  options.slots = 16;
+  const Plan plan = make_plan(tensors, 1, options);
+  check_plan(plan, tensors);
+  CHECK(plan.hash() == make_plan(tensors, 1, options).hash());
+  options.slots = 8;
+  CHECK(plan.hash() != make_plan(tensors, 1, options).hash());
+}
+
+TEST_CASE("bad options name the key") {
+  CHECK_THROWS_AS(plan_strategy_from_name("milpp"), ConfigError);
+  PlanOptions options;
+  options.cut_elements = 100;
+  CHECK_THROWS_WITH(make_plan({}, 1, options), Catch::Contains("cut_elements"));
+}
