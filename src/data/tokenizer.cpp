@@ -1,0 +1,53 @@
+#include "dmuon/data/tokenizer.h"
+
+#include "data/byte_tokenizer.h"
+#include "data/character_tokenizer.h"
+#include "dmuon/core/error.h"
+#include "dmuon/core/file.h"
+#include "dmuon/core/hash.h"
+#include "dmuon/core/text.h"
+
+namespace dmuon {
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, std::string_view origin) const {
+  std::vector<int32_t> ids;
+  encode(text, origin, 0, ids);
+  return ids;
+}
+
+std::string Tokenizer::hash() const {
+  const std::string description = to_json().dump();
+  return hash_to_hex(hash_bytes(description.data(), static_cast<int64_t>(description.size())));
+}
+
+TokenizerHandle make_byte_tokenizer() { return std::make_shared<ByteTokenizer>(); }
+
+TokenizerHandle tokenizer_from_json(const Json& description) {
+  const Json* type = description.is_object() ? description.find("type") : nullptr;
+  if (type == nullptr || !type->is_string()) throw DataError("tokenizer description without a \"type\"; expected byte or character");
+  if (type->as_string() == "byte") return make_byte_tokenizer();
+  if (type->as_string() == "character") {
+    const Json* characters = description.find("characters");
+    if (characters == nullptr || !characters->is_string())
+      throw DataError("description of a character tokenizer without the string \"characters\"");
+    return make_character_tokenizer(characters->as_string());
+  }
+  throw DataError(text("unknown tokenizer type \"", type->as_string(), "\"; expected byte or character"));
+}
+
+TokenizerHandle read_tokenizer(const std::string& file) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(file, ignored))
+    throw DataError(text("tokenizer ", file, ": no such file; expected byte, character or a JSON file"));
+  try {
+    const Json content = parse_json(read_file(file), file);
+    const Json* inside = content.is_object() ? content.find("tokenizer") : nullptr;
+    return tokenizer_from_json(inside != nullptr ? *inside : content);
+  } catch (const DataError& failure) {
+    throw DataError(text(file, ": ", failure.what()));
+  } catch (const ConfigError& failure) {
+    throw DataError(text("tokenizer ", failure.what()));
+  }
+}
+
+}  // namespace dmuon
