@@ -1,0 +1,9 @@
+#include "backend/reference/reference_backend.h"
+#include "dmuon/backend/plugin.h"
+
+extern "C" const dmuon::BackendPlugin* dmuon_backend_entry() {
+  static const dmuon::BackendPlugin plugin{
+      dmuon::backend_plugin_version, "reference",
+      [](const dmuon::HostBackendOptions& options) -> dmuon::Backend* { return new dmuon::reference::ReferenceBackend(options); }};
+  return &plugin;
+}

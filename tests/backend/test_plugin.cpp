@@ -1,0 +1,50 @@
+#include "dmuon/backend/plugin.h"
+
+#include <cmath>
+#include <fstream>
+
+#include "dmuon/core/error.h"
+#include "dmuon/core/text.h"
+#include "support/catch.h"
+
+using namespace dmuon;
+using Catch::Matchers::Contains;
+
+namespace {
+
+void check_refused(const std::string& path, const std::string& cause) {
+  CHECK_THROWS_AS(open_backend_plugin(path), DeviceError);
+  CHECK_THROWS_WITH(open_backend_plugin(path), Contains(path) && Contains(cause));
+}
+
+}  // namespace
+
+TEST_CASE("the reference plug-in opens, repeatedly, and computes") {
+  for (int i = 0; i < 2; ++i) {
+    auto backend = open_backend_plugin(DMUON_BINARY_DIRECTORY "/libdmuon_reference.so");
+    CHECK(backend->name() == "reference");
+    const auto tensor = [&](const Shape& shape, std::vector<double> values) {
+      Tensor t = backend->allocate(shape, DType::float64, MemoryCategory::workspace, "test");
+      from_doubles(*backend, values, t);
+      return t;
+    };
+    Multiply product;
+    product.a = tensor({2, 3}, {1, 2, 3, 4, 5, 6});
+    product.b = tensor({3, 1}, {1, 10, 100});
+    product.c = tensor({2, 1}, {NAN, NAN});
+    backend->matrix().multiply(backend->compute_stream(), product);
+    CHECK(to_doubles(*backend, product.c) == std::vector<double>{321, 654});
+    CHECK(backend->costs().at("multiply").flops == 12);
+  }
+}
+
+TEST_CASE("what is not a plug-in of this version is refused with file and cause") {
+  check_refused("/no/such/plugin.so", "missing");
+  check_refused(DMUON_TEST_NO_ENTRY, "dmuon_backend_entry");
+  check_refused(DMUON_TEST_WRONG_VERSION, text("version ", backend_plugin_version + 41));
+
+  const std::string garbage = DMUON_BINARY_DIRECTORY "/not_a_library.so";
+  std::ofstream(garbage) << "this is text";
+  check_refused(garbage, "cannot be opened");
+  check_refused(DMUON_BINARY_DIRECTORY, "cannot be opened");
+}
