@@ -6,6 +6,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -13,18 +14,20 @@
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
 
-
 namespace dmuon {
 namespace {
 
-[[noreturn]] void fail(std::string_view action, const Path& path, int error) {
+Path parent_of(const Path& path) { return path.has_parent_path() ? path.parent_path() : Path("."); }
+
+// `wanted`: the bytes that were to be written, named when the disk is full; negative if unknown.
+[[noreturn]] void fail(std::string_view action, const Path& path, int error, int64_t wanted = -1) {
   std::string message = text("cannot ", action, " ", path.string(), ": ", std::strerror(error));
-  if (error == ENOSPC || error == EDQUOT) {
-    const Path parent = path.has_parent_path() ? path.parent_path() : Path(".");
+  if (error == ENOSPC || error == EDQUOT || error == EFBIG) {
     struct statvfs info{};
-    if (statvfs(parent.c_str(), &info) == 0)
-      message += text(" (", format_bytes(static_cast<int64_t>(info.f_bavail * info.f_frsize)), " free)");
-    message += "; free space there or choose another directory";
+    if (wanted >= 0) message += text("; ", format_bytes(wanted), " more wanted");
+    if (statvfs(parent_of(path).c_str(), &info) == 0)
+      message += text("; ", format_bytes(static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize)), " free on the file system");
+    message += error == EFBIG ? "; raise the file size limit (ulimit -f)" : "; free space there or choose another directory";
   }
   throw StorageError(message);
 }
@@ -38,7 +41,8 @@ int open_or_fail(const Path& path, int flags, std::string_view action) {
 }  // namespace
 
 std::string read_file(const Path& path, int64_t limit) {
-  const int descriptor = open_or_fail(path, O_RDONLY, "read");
+  // Without O_NONBLOCK, opening a pipe would wait for its writer.
+  const int descriptor = open_or_fail(path, O_RDONLY | O_NONBLOCK, "read");
   struct stat info{};
   if (fstat(descriptor, &info) != 0 || !S_ISREG(info.st_mode)) {
     close(descriptor);
@@ -79,7 +83,7 @@ void write_file_atomically(const Path& path, std::string_view content) {
     unlink(temporary.c_str());
     fail("replace", path, error);
   }
-  fsync_directory(path.has_parent_path() ? path.parent_path() : Path("."));
+  fsync_directory(parent_of(path));
 }
 
 void fsync_directory(const Path& directory) {
@@ -91,13 +95,15 @@ void fsync_directory(const Path& directory) {
 }
 
 void rename_durably(const Path& from, const Path& to) {
+  const std::string action = text("rename ", from.string(), " to");
   if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) != 0) {
-    const bool unsupported = errno == EINVAL || errno == ENOSYS;
+    if (errno != EINVAL && errno != ENOSYS) fail(action, to, errno);
+    // A file system without that flag: look first. Callers hold the directory's lock, so nobody creates `to` in between.
     struct stat info{};
-    if (!unsupported || lstat(to.c_str(), &info) == 0 || rename(from.c_str(), to.c_str()) != 0)
-      fail(text("rename ", from.string(), " to"), to, unsupported && errno == EINVAL ? EEXIST : errno);
+    if (lstat(to.c_str(), &info) == 0) fail(action, to, EEXIST);
+    if (rename(from.c_str(), to.c_str()) != 0) fail(action, to, errno);
   }
-  fsync_directory(to.has_parent_path() ? to.parent_path() : Path("."));
+  fsync_directory(parent_of(to));
 }
 
 int64_t free_bytes(const Path& directory) {
@@ -118,7 +124,7 @@ void OutputFile::write(const void* data, int64_t bytes) {
   while (left > 0) {
     const ssize_t put = ::write(descriptor_, next, static_cast<size_t>(std::min<int64_t>(left, int64_t{1} << 30)));
     if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) fail("write", path_, put < 0 ? errno : EIO);
+    if (put <= 0) fail("write", path_, put < 0 ? errno : EIO, left);
     next += put;
     left -= put;
     written_ += put;
@@ -138,7 +144,7 @@ void OutputFile::close() {
 }
 
 MappedFile::MappedFile(const Path& path) : path_(path) {
-  const int descriptor = open_or_fail(path, O_RDONLY, "read");
+  const int descriptor = open_or_fail(path, O_RDONLY | O_NONBLOCK, "read");
   struct stat info{};
   if (fstat(descriptor, &info) != 0 || !S_ISREG(info.st_mode)) {
     ::close(descriptor);

@@ -9,6 +9,14 @@
 
 namespace dmuon {
 
+// Every integer has one representation, so that equal numbers compare equal however they were made.
+Json::Json(uint64_t value) {
+  if (value <= static_cast<uint64_t>(INT64_MAX))
+    value_ = static_cast<int64_t>(value);
+  else
+    value_ = value;
+}
+
 std::string_view Json::type_name() const {
   static constexpr std::string_view names[] = {"null", "boolean", "integer", "integer", "number", "string", "array", "object"};
   return names[value_.index()];
@@ -120,8 +128,6 @@ void write_double(double value, std::string& out) {
   if (std::string_view(buffer).find_first_of(".en") == std::string_view::npos) out += ".0";
 }
 
-bool fits_signed(const Json& value) { return value.as_number() < 9.2e18; }
-
 void write(const Json& value, int indent, int depth, std::string& out) {
   const auto line = [&](int level) {
     if (indent < 0) return;
@@ -133,7 +139,7 @@ void write(const Json& value, int indent, int depth, std::string& out) {
   } else if (value.is_bool()) {
     out += value.as_bool() ? "true" : "false";
   } else if (value.is_integer()) {
-    if (fits_signed(value))
+    if (value.is_negative())
       out += std::to_string(value.as_integer());
     else
       out += std::to_string(value.as_unsigned());
@@ -177,7 +183,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   bool boolean(bool value) override { return add(Json(value)); }
   bool number_integer(number_integer_t value) override { return add(Json(static_cast<int64_t>(value))); }
   bool number_unsigned(number_unsigned_t value) override {
-    return add(value <= static_cast<uint64_t>(INT64_MAX) ? Json(static_cast<int64_t>(value)) : Json(static_cast<uint64_t>(value)));
+    return add(Json(static_cast<uint64_t>(value)));
   }
   bool number_float(number_float_t value, const string_t& written) override {
     if (!std::isfinite(value)) throw ConfigError(text(origin_, ": number ", written, " is out of range"));
@@ -254,6 +260,9 @@ std::string Json::dump(int indent) const {
 
 Json parse_json(std::string_view source, std::string_view origin, const JsonLimits& limits) {
   if (source.substr(0, 3) == "\xEF\xBB\xBF") throw ConfigError(text(origin, ": starts with a byte order mark; remove it"));
+  // The parser below takes a NUL byte for the end of the text, so anything could hide behind one.
+  if (const size_t nul = source.find('\0'); nul != std::string_view::npos)
+    throw ConfigError(text(origin, ": contains a NUL byte at offset ", nul));
   Builder builder(source, origin, limits);
   nlohmann::json::sax_parse(source.begin(), source.end(), &builder, nlohmann::json::input_format_t::json, true, false);
   return builder.take();

@@ -187,6 +187,8 @@ class HostAllocator final : public Allocator {
   explicit HostAllocator(const HostAllocatorOptions& options) : state_(std::make_shared<HostState>(options)) {}
 
   StorageHandle allocate(int64_t bytes, MemoryCategory category, std::string_view name) override {
+    constexpr int64_t address_space = int64_t{1} << 47;  // sizes beyond it must not reach the rounding below
+    if (bytes < 0 || bytes > address_space) out_of_memory(bytes, name, statistics());
     return state_->options.guarded ? allocate_guarded(bytes, category, name) : allocate_plain(bytes, category, name);
   }
   MemoryStatistics statistics() const override { return state_->accounting.get(); }
