@@ -1,0 +1,196 @@
+// The typed configuration of a run. The member initialisers below are the defaults; paths, ranges, allowed values and
+// descriptions stand in the key table (dmuon/config/key_table.h), from which every reader, printer and document is made.
+// Enumerations stay strings here (checked against the table); the layers that own a concept map them to their own types.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dmuon/core/file.h"
+#include "dmuon/core/json.h"
+
+namespace dmuon {
+
+struct ModelConfiguration {
+  std::string family = "gpt2";
+  int64_t layers = 6;
+  int64_t heads = 6;
+  int64_t width = 384;
+  int64_t context_length = 256;
+  int64_t vocabulary_size = 0;  // 0: the tokenizer's
+  int64_t vocabulary_multiple = 1;
+  std::string normalization = "layer_norm";
+  double normalization_epsilon = 1e-5;
+  std::string activation = "gelu";
+  bool tied_head = true;
+  bool bias = true;
+  double dropout = 0.0;
+  double initializer_deviation = 0.02;
+  bool operator==(const ModelConfiguration&) const = default;
+};
+
+struct DataConfiguration {
+  std::vector<std::string> train;
+  std::vector<std::string> validation;
+  double validation_fraction = 0.1;
+  std::string format = "auto";
+  std::string tokenizer = "byte";
+  bool operator==(const DataConfiguration&) const = default;
+};
+
+struct TrainingConfiguration {
+  int64_t steps = 1000;
+  int64_t batch_tokens = 16384;
+  int64_t micro_batch_size = 0;  // 0: the whole block of a rank
+  bool recompute = false;
+  double gradient_clip = 1.0;
+  std::string non_finite = "stop";
+  int64_t maximum_skips = 10;
+  int64_t replica_check_interval = 100;
+  bool operator==(const TrainingConfiguration&) const = default;
+};
+
+struct ScheduleConfiguration {
+  std::string type = "constant";
+  int64_t warmup_steps = 0;
+  int64_t total_steps = 0;  // resolved: training.steps where the file says 0
+  int64_t decay_steps = 0;
+  std::string decay_shape = "linear";
+  double final_fraction = 0.0;
+  bool operator==(const ScheduleConfiguration&) const = default;
+};
+
+// One update rule with its hyper-parameters. Only the members that `rule` uses mean anything (rule_key_applies); the
+// others keep these initialisers.
+struct RuleConfiguration {
+  std::string match;  // only in optimizer.overrides: pattern over parameter names, * stands for any text
+  std::string rule = "adamw";
+  std::string preset;  // muon only
+  double learning_rate = 0.001;
+  double weight_decay = 0.0;
+  ScheduleConfiguration schedule;
+  // adamw
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  // sgd and muon
+  double momentum = 0.9;
+  bool nesterov = false;
+  double dampening = 0.0;  // sgd only
+  // muon
+  std::string momentum_form = "lerp";
+  int64_t momentum_warmup_steps = 0;
+  double momentum_start = 0.85;
+  std::string coefficients = "keller5";
+  int64_t iterations = 0;  // 0: as many as the set has
+  std::string iteration_form = "auto";
+  std::vector<int64_t> restarts;  // empty: the set's own table
+  double normalization_epsilon = 1e-15;
+  std::string epsilon_mode = "clamp";
+  double normalization_safety = 1.0;  // of epsilon_mode scaled
+  std::string scale = "original";
+  double scale_factor = 1.0;
+  bool operator==(const RuleConfiguration&) const = default;
+};
+
+struct OptimizerConfiguration {
+  RuleConfiguration matrix;                  // hidden matrices
+  RuleConfiguration auxiliary;               // embeddings, head, tied pair, vectors
+  std::vector<RuleConfiguration> overrides;  // first match wins, before the two above
+  bool operator==(const OptimizerConfiguration&) const = default;
+};
+
+struct DistributionConfiguration {
+  int64_t stage = 2;
+  int64_t replicas = 1;
+  std::string planner = "greedy";
+  std::string compute_dtype = "float32";
+  std::string gradient_dtype = "float32";
+  int64_t cut_elements = 16384;
+  bool operator==(const DistributionConfiguration&) const = default;
+};
+
+struct CommunicationConfiguration {
+  double start_timeout_seconds = 300.0;
+  double step_timeout_seconds = 120.0;
+  double checkpoint_timeout_seconds = 1800.0;
+  bool operator==(const CommunicationConfiguration&) const = default;
+};
+
+struct EvaluationConfiguration {
+  int64_t interval = 0;
+  int64_t batch_size = 16;
+  int64_t maximum_tokens = 0;
+  bool operator==(const EvaluationConfiguration&) const = default;
+};
+
+struct SampleConfiguration {
+  int64_t interval = 0;
+  std::string prompt = "\n";
+  int64_t tokens = 200;
+  double temperature = 0.8;
+  int64_t top_k = 0;
+  double top_p = 1.0;
+  int64_t seed = 0;
+  int64_t count = 1;
+  bool operator==(const SampleConfiguration&) const = default;
+};
+
+struct CheckpointConfiguration {
+  int64_t interval = 0;
+  int64_t keep = 3;
+  bool at_end = true;
+  std::string on_failure = "stop";
+  int64_t maximum_failures = 3;
+  bool operator==(const CheckpointConfiguration&) const = default;
+};
+
+struct LoggingConfiguration {
+  int64_t interval = 10;
+  std::string level = "information";
+  bool operator==(const LoggingConfiguration&) const = default;
+};
+
+struct Configuration {
+  std::string name = "run";
+  std::string output;  // resolved: "runs/<name>" where the file says nothing
+  int64_t seed = 0;
+  std::string device = "auto";
+  int64_t threads = 0;
+  ModelConfiguration model;
+  DataConfiguration data;
+  TrainingConfiguration training;
+  OptimizerConfiguration optimizer;
+  DistributionConfiguration distribution;
+  CommunicationConfiguration communication;
+  EvaluationConfiguration evaluation;
+  SampleConfiguration sample;
+  CheckpointConfiguration checkpoint;
+  LoggingConfiguration logging;
+  bool operator==(const Configuration&) const = default;
+};
+
+// Reads, overrides, checks and resolves. `path` empty: all defaults. Each override is "a.b.c=value"; later ones win. The
+// value is JSON if it parses as JSON, else the text itself; a text key takes the text as it stands, a list key takes one
+// plain text as a list of one; list elements are reached by index (optimizer.overrides.0.learning_rate=0.1).
+// Throws ConfigError listing every error of file and overrides at once, each with JSON path, value, what is allowed and
+// the nearest valid key; StorageError if the file cannot be read.
+Configuration load_configuration(const Path& path, const std::vector<std::string>& overrides = {});
+// The same from text; `origin` names it in errors.
+Configuration parse_configuration(std::string_view json, std::string_view origin, const std::vector<std::string>& overrides = {});
+
+// The values that follow from others: `output`, schedules' `total_steps`. Idempotent; the two loaders have called it.
+void resolve(Configuration& configuration);
+
+// Every key that has a meaning in this configuration, in the order of the key table, defaults included. Reading it back
+// gives an equal configuration.
+Json to_json(const Configuration& configuration);
+// Hash of to_json: equal on all ranks or the run does not start.
+uint64_t configuration_hash(const Configuration& configuration);
+
+// The defaults of `rule` ("adamw", "sgd", "muon"); for muon those of `preset` ("keller" when empty).
+RuleConfiguration rule_defaults(std::string_view rule, std::string_view preset = {});
+
+}  // namespace dmuon

@@ -1,0 +1,76 @@
+// Rules between fields. Every message names both.
+#include <algorithm>
+
+#include "config/reader.h"
+#include "dmuon/core/text.h"
+
+namespace dmuon {
+namespace {
+
+void check_schedule(const std::string& path, const ScheduleConfiguration& s, int64_t steps, Findings& findings) {
+  const int64_t total = s.total_steps > 0 ? s.total_steps : steps;
+  const std::string total_text =
+      s.total_steps > 0 ? text(path, ".total_steps = ", total) : text(path, ".total_steps (training.steps = ", total, ")");
+  if (s.warmup_steps > total) findings.add(text(path, ".warmup_steps = ", s.warmup_steps, ": more than ", total_text));
+  if (s.type == "warmup_stable_decay" && s.warmup_steps <= total && s.decay_steps > total - s.warmup_steps)
+    findings.add(
+        text(path, ".decay_steps = ", s.decay_steps, ": with ", path, ".warmup_steps = ", s.warmup_steps, " more than ", total_text));
+  if (s.type != "warmup_stable_decay" && s.decay_steps > 0)
+    findings.add(text(path, ".decay_steps = ", s.decay_steps, ": only ", path,
+                      ".type = \"warmup_stable_decay\" has a decay of its own, found \"", s.type, "\""));
+}
+
+void check_rule(const std::string& path, const RuleConfiguration& r, int64_t steps, Findings& findings) {
+  check_schedule(path + ".schedule", r.schedule, steps, findings);
+  if (r.rule == "sgd" && r.nesterov && (r.momentum == 0.0 || r.dampening != 0.0))
+    findings.add(text(path, ".nesterov = true: needs ", path, ".momentum above 0 (found ", r.momentum, ") and ", path,
+                      ".dampening = 0 (found ", r.dampening, ")"));
+  if (r.rule != "muon") return;
+  if (r.iteration_form == "direct" && !r.restarts.empty())
+    findings.add(text(path, ".restarts: the direct form (", path, ".iteration_form) has no restarts; leave the list empty"));
+  if (std::adjacent_find(r.restarts.begin(), r.restarts.end(), [](int64_t a, int64_t b) { return a >= b; }) != r.restarts.end())
+    findings.add(text(path, ".restarts: expected ascending iterations"));
+  if (r.iterations > 0 && !r.restarts.empty() && r.restarts.back() >= r.iterations)
+    findings.add(text(path, ".restarts: ", r.restarts.back(), " is not before the last of ", path, ".iterations = ", r.iterations));
+  if (r.epsilon_mode != "scaled" && r.normalization_safety != 1.0)
+    findings.add(text(path, ".normalization_safety = ", r.normalization_safety, ": only ", path,
+                      ".epsilon_mode = \"scaled\" uses it, found \"", r.epsilon_mode, "\""));
+}
+
+bool path_safe(const std::string& name) {
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '_';
+  };
+  return !name.empty() && name != "." && name != ".." && std::all_of(name.begin(), name.end(), allowed);
+}
+
+}  // namespace
+
+void check_fields(const Configuration& c, Findings& findings) {
+  if (!path_safe(c.name))
+    findings.add_value("name", c.name, "expected letters, digits, dot, dash and underscore, because it names the run directory");
+  if (c.model.width % c.model.heads != 0)
+    findings.add(text("model.width = ", c.model.width, ": not a multiple of model.heads = ", c.model.heads));
+  if (c.training.batch_tokens % c.model.context_length != 0) {
+    const int64_t whole = std::max<int64_t>(1, c.training.batch_tokens / c.model.context_length) * c.model.context_length;
+    findings.add(text("training.batch_tokens = ", c.training.batch_tokens,
+                      ": not a multiple of model.context_length = ", c.model.context_length, "; ", whole, " would be"));
+  }
+  if (c.data.format == "text" && c.data.tokenizer == "none")
+    findings.add("data.tokenizer = \"none\": data.format = \"text\" needs a tokenizer, character or byte");
+  if ((c.data.format == "nanogpt" || c.data.format == "llmc") && c.model.vocabulary_size == 0)
+    findings.add(
+        text("model.vocabulary_size = 0: data.format = \"", c.data.format, "\" names no vocabulary; write its size, 50257 for GPT-2"));
+  if (c.data.tokenizer == "byte" && c.data.format == "text" && c.model.vocabulary_size != 0 && c.model.vocabulary_size < 256)
+    findings.add(text("model.vocabulary_size = ", c.model.vocabulary_size, ": data.tokenizer = \"byte\" has 256 tokens"));
+  const int64_t steps = c.training.steps;
+  check_rule("optimizer.matrix", c.optimizer.matrix, steps, findings);
+  check_rule("optimizer.auxiliary", c.optimizer.auxiliary, steps, findings);
+  if (c.optimizer.auxiliary.rule == "muon")
+    findings.add(
+        "optimizer.auxiliary.rule = \"muon\": it updates matrices only, and the auxiliary rule also gets vectors; use adamw or sgd");
+  for (size_t i = 0; i < c.optimizer.overrides.size(); ++i)
+    check_rule(text("optimizer.overrides.", i), c.optimizer.overrides[i], steps, findings);
+}
+
+}  // namespace dmuon

@@ -1,0 +1,145 @@
+// The rows of everything but the update rules.
+#include "config/bound_key.h"
+
+namespace dmuon {
+namespace {
+
+using Rows = std::vector<BoundKey<Configuration>>;
+
+constexpr double largest_seed = 9e18;
+constexpr double largest_size = 1 << 24;  // layers, widths, vocabularies: products of two stay far below 2^63
+
+// One row; `field` is the member of Configuration.
+#define DMUON_KEY(path, field, constraint, description) \
+  row<Configuration>(                                   \
+      path, [](auto& c) -> auto& { return c.field; }, constraint, description)
+
+Rows run_rows() {
+  return {
+      DMUON_KEY("name", name, any(), "Name of the run, part of paths: letters, digits, dot, dash and underscore."),
+      DMUON_KEY("output", output, any(), "Run directory: resolved config, metrics, log, checkpoints, samples; empty: runs/<name>."),
+      DMUON_KEY("seed", seed, between(0, largest_seed), "Seed of initialisation, data order and dropout."),
+      DMUON_KEY("device", device, one_of({"auto", "cpu", "cuda", "reference"}),
+                "Backend that computes; auto takes a usable GPU, else the CPU; reference is the slow, naive one of the tests."),
+      DMUON_KEY("threads", threads, between(0, 4096), "Threads per rank; 0: this rank's share of the affinity mask."),
+  };
+}
+
+Rows model_rows() {
+  return {
+      DMUON_KEY("model.family", model.family, one_of({"gpt2"}), "Model family."),
+      DMUON_KEY("model.layers", model.layers, between(1, 4096), "Transformer blocks."),
+      DMUON_KEY("model.heads", model.heads, between(1, 4096), "Attention heads; divides model.width."),
+      DMUON_KEY("model.width", model.width, between(1, largest_size), "Width of the residual stream (embedding size)."),
+      DMUON_KEY("model.context_length", model.context_length, between(1, largest_size), "Longest sequence, in tokens."),
+      DMUON_KEY("model.vocabulary_size", model.vocabulary_size, between(0, largest_size),
+                "Distinct tokens; 0: the tokenizer's (token shards have none and need the number)."),
+      DMUON_KEY("model.vocabulary_multiple", model.vocabulary_multiple, between(1, 65536),
+                "Embedding and head are padded to a multiple of this many rows; padding is never predicted."),
+      DMUON_KEY("model.normalization", model.normalization, one_of({"layer_norm", "rms_norm"}), "Normalisation before each half block."),
+      DMUON_KEY("model.normalization_epsilon", model.normalization_epsilon, between(0, 1), "Added to the variance (or mean square)."),
+      DMUON_KEY("model.activation", model.activation, one_of({"gelu", "gelu_tanh", "relu_squared"}),
+                "Activation of the feed-forward half; gelu is the exact one."),
+      DMUON_KEY("model.tied_head", model.tied_head, any(), "Whether the head shares the token embedding."),
+      DMUON_KEY("model.bias", model.bias, any(), "Whether linear layers and LayerNorms have biases."),
+      DMUON_KEY("model.dropout", model.dropout, below_one(), "Dropout probability of embeddings, attention and residual branches."),
+      DMUON_KEY("model.initializer_deviation", model.initializer_deviation, between(0, 10),
+                "Standard deviation of initial weights; residual projections divide it by sqrt(2 layers)."),
+  };
+}
+
+Rows data_rows() {
+  return {
+      DMUON_KEY("data.train", data.train, any(), "Training files: paths or glob patterns, in this order."),
+      DMUON_KEY("data.validation", data.validation, any(), "Validation files; empty: the end of the training data is split off."),
+      DMUON_KEY("data.validation_fraction", data.validation_fraction, below_one(),
+                "Share of the training data split off for validation where data.validation is empty; 0: no validation."),
+      DMUON_KEY("data.format", data.format, one_of({"auto", "text", "nanogpt", "llmc"}),
+                "Format of the files: UTF-8 text, nanoGPT uint16 tokens or llm.c shards; auto decides by header and file name."),
+      DMUON_KEY("data.tokenizer", data.tokenizer, one_of({"character", "byte", "none"}),
+                "Tokenizer of text files: characters of the training text, or 256 bytes; token shards need none."),
+  };
+}
+
+Rows training_rows() {
+  return {
+      DMUON_KEY("training.steps", training.steps, between(1, 1e12), "Optimizer steps of the whole run."),
+      DMUON_KEY("training.batch_tokens", training.batch_tokens, between(1, 1e12),
+                "Global batch of a step in tokens, whatever the ranks; a multiple of model.context_length."),
+      DMUON_KEY("training.micro_batch_size", training.micro_batch_size, between(0, 1e9),
+                "Sequences a rank computes at once; 0: its whole share of the batch."),
+      DMUON_KEY("training.recompute", training.recompute, any(),
+                "Whether backward computes each block's activations again instead of keeping them."),
+      DMUON_KEY("training.gradient_clip", training.gradient_clip, at_least(0), "Largest global gradient norm; 0: no clipping."),
+      DMUON_KEY("training.non_finite", training.non_finite, one_of({"stop", "skip"}),
+                "On NaN or Inf in loss or gradients: end the run (exit code 3), or leave the step's update out."),
+      DMUON_KEY("training.maximum_skips", training.maximum_skips, between(1, 1e9),
+                "Steps skipped in a row before the run stops after all."),
+      DMUON_KEY("training.replica_check_interval", training.replica_check_interval, between(0, 1e12),
+                "Steps between comparisons of parameter hashes over all ranks; 0: never."),
+  };
+}
+
+Rows distribution_rows() {
+  return {
+      DMUON_KEY("distribution.stage", distribution.stage, between(2, 2),
+                "What is sharded: 2 optimizer state and gradients (the only stage so far)."),
+      DMUON_KEY("distribution.replicas", distribution.replicas, between(1, 1), "Replicas of the shard group (one so far)."),
+      DMUON_KEY("distribution.planner", distribution.planner, one_of({"greedy", "round_robin", "rank0"}),
+                "How matrices get owners: longest processing time first, in turn, or all on rank 0."),
+      DMUON_KEY("distribution.compute_dtype", distribution.compute_dtype, one_of({"float32"}), "Element type of published parameters."),
+      DMUON_KEY("distribution.gradient_dtype", distribution.gradient_dtype, one_of({"float32"}), "Element type of reduced gradients."),
+      DMUON_KEY("distribution.cut_elements", distribution.cut_elements, between(1, 1e12),
+                "Element-wise tensors may be cut between ranks at multiples of this many elements."),
+      DMUON_KEY("communication.start_timeout_seconds", communication.start_timeout_seconds, above(0),
+                "Deadline of collectives before the first step, in seconds."),
+      DMUON_KEY("communication.step_timeout_seconds", communication.step_timeout_seconds, above(0),
+                "Deadline of collectives during steps, in seconds."),
+      DMUON_KEY("communication.checkpoint_timeout_seconds", communication.checkpoint_timeout_seconds, above(0),
+                "Deadline of collectives while a checkpoint is saved or loaded, in seconds."),
+  };
+}
+
+Rows output_rows() {
+  return {
+      DMUON_KEY("evaluation.interval", evaluation.interval, between(0, 1e12), "Steps between evaluations; 0: only at the end."),
+      DMUON_KEY("evaluation.batch_size", evaluation.batch_size, between(1, 1e9), "Sequences a rank evaluates at once."),
+      DMUON_KEY("evaluation.maximum_tokens", evaluation.maximum_tokens, between(0, 1e15),
+                "Validation tokens per evaluation, from the start of the split; 0: all."),
+      DMUON_KEY("sample.interval", sample.interval, between(0, 1e12), "Steps between text samples; 0: only at the end."),
+      DMUON_KEY("sample.prompt", sample.prompt, any(), "Text that samples continue."),
+      DMUON_KEY("sample.tokens", sample.tokens, between(1, 1e9), "Tokens generated per sample."),
+      DMUON_KEY("sample.temperature", sample.temperature, between(0, 100), "Divides the logits; 0: always the likeliest token."),
+      DMUON_KEY("sample.top_k", sample.top_k, between(0, largest_size), "Only the k likeliest tokens are drawn; 0: all."),
+      DMUON_KEY("sample.top_p", sample.top_p, above_up_to(0, 1),
+                "Only the likeliest tokens that together have this probability are drawn; 1: all."),
+      DMUON_KEY("sample.seed", sample.seed, between(0, largest_seed), "Seed of sampling, independent of the training seed."),
+      DMUON_KEY("sample.count", sample.count, between(0, 1e6), "Texts per sample; 0: no samples."),
+      DMUON_KEY("checkpoint.interval", checkpoint.interval, between(0, 1e12), "Steps between checkpoints; 0: none on the way."),
+      DMUON_KEY("checkpoint.keep", checkpoint.keep, between(1, 1e9), "Complete checkpoints kept, the newest ones."),
+      DMUON_KEY("checkpoint.at_end", checkpoint.at_end, any(), "Whether the last step is saved."),
+      DMUON_KEY("checkpoint.on_failure", checkpoint.on_failure, one_of({"stop", "continue"}),
+                "When a checkpoint cannot be written: end the run (exit code 5), or warn and go on."),
+      DMUON_KEY("checkpoint.maximum_failures", checkpoint.maximum_failures, between(1, 1e9),
+                "Failed checkpoints in a row before a run that continues stops after all."),
+      DMUON_KEY("logging.interval", logging.interval, between(1, 1e12), "Steps between progress lines."),
+      DMUON_KEY("logging.level", logging.level, one_of({"debug", "information", "warning", "error"}), "Least severe messages shown."),
+  };
+}
+#undef DMUON_KEY
+
+}  // namespace
+
+const std::vector<BoundKey<Configuration>>& configuration_rows() {
+  static const Rows rows = [] {
+    Rows all;
+    for (Rows part : {run_rows(), model_rows(), data_rows(), training_rows(), distribution_rows(), output_rows()})
+      for (auto& each : part) all.push_back(std::move(each));
+    for (auto& each : all)
+      if (each.key.path == "output") each.key.default_value = Json();  // follows from `name`
+    return all;
+  }();
+  return rows;
+}
+
+}  // namespace dmuon

@@ -1,0 +1,131 @@
+// Every bad input gets ConfigError, and the message names path, value, what is allowed and the nearest key.
+#include "dmuon/config/configuration.h"
+#include "dmuon/core/error.h"
+#include "support/catch.h"
+
+using namespace dmuon;
+using Catch::Matchers::Contains;
+
+namespace {
+
+std::string error_of(const std::string& json, const std::vector<std::string>& overrides = {}) {
+  try {
+    parse_configuration(json, "run.json", overrides);
+  } catch (const ConfigError& error) {
+    CHECK(error.exit_code() == ExitCode::bad_input);
+    return error.what();
+  }
+  return "no error";
+}
+
+}  // namespace
+
+TEST_CASE("unknown keys suggest the nearest valid one") {
+  CHECK_THAT(error_of(R"({"model": {"layres": 3}})"),
+             Contains("run.json") && Contains("model.layres: unknown key; did you mean \"model.layers\"?"));
+  CHECK_THAT(error_of(R"({"trainig": {}})"), Contains("trainig: unknown key; did you mean \"training\"?"));
+  CHECK_THAT(error_of(R"({"optimizer": {"matrix": {"schedule": {"warmup": 3}}}})"),
+             Contains("optimizer.matrix.schedule.warmup: unknown key") && Contains("warmup_steps"));
+  CHECK_THAT(error_of(R"({"optimizer": {"matrix": {"learning_rat": 3}}})"), Contains("did you mean \"optimizer.matrix.learning_rate\"?"));
+  CHECK_THAT(error_of(R"({"optimizer": {"overrides": [{"match": "a", "rule": "sgd", "nestrov": true}]}})"),
+             Contains("optimizer.overrides.0.nestrov") && Contains("\"optimizer.overrides.0.nesterov\""));
+  SECTION("a key of another section is found by its name") {
+    CHECK_THAT(error_of(R"({"context_length": 3})"), Contains("did you mean \"model.context_length\"?"));
+    CHECK_THAT(error_of(R"({"learning_rate": 3})"), Contains("did you mean \"optimizer.matrix.learning_rate\"?"));
+  }
+  SECTION("nothing near: the valid keys are listed") {
+    CHECK_THAT(error_of(R"({"sample": {"qqqqqqqqqq": 3}})"), Contains("valid here: interval, prompt"));
+  }
+  SECTION("dots inside a key are no path") { CHECK_THAT(error_of(R"({"model.layers": 3})"), Contains("model.layers: unknown key")); }
+}
+
+TEST_CASE("wrong types name what was expected and found") {
+  CHECK_THAT(error_of(R"({"model": {"layers": "3"}})"),
+             Contains("model.layers = \"3\": expected an integer from 1") && Contains("found string"));
+  CHECK_THAT(error_of(R"({"model": {"layers": 3.0}})"), Contains("model.layers = 3.0") && Contains("found number"));
+  CHECK_THAT(error_of(R"({"model": {"bias": 1}})"), Contains("model.bias = 1: expected true or false, found integer"));
+  CHECK_THAT(error_of(R"({"model": {"dropout": null}})"), Contains("model.dropout = null") && Contains("found null"));
+  CHECK_THAT(error_of(R"({"model": 3})"), Contains("model = 3: expected an object, found integer"));
+  CHECK_THAT(error_of(R"({"name": ["a"]})"), Contains("name = [\"a\"]: expected a string, found array"));
+  CHECK_THAT(error_of(R"({"data": {"train": "a.txt"}})"), Contains("data.train = \"a.txt\": expected a list of strings"));
+  CHECK_THAT(error_of(R"({"data": {"train": [1]}})"), Contains("data.train") && Contains("found integer"));
+  CHECK_THAT(error_of(R"({"optimizer": {"matrix": "muon"}})"), Contains("optimizer.matrix = \"muon\": expected a rule object"));
+  CHECK_THAT(error_of(R"({"optimizer": {"overrides": {}}})"), Contains("optimizer.overrides = {}: expected a list of rule objects"));
+  CHECK_THAT(error_of(R"({"optimizer": {"overrides": [3]}})"), Contains("optimizer.overrides.0 = 3: expected a rule object"));
+  CHECK_THAT(error_of("[]"), Contains("expected one JSON object, found array"));
+}
+
+TEST_CASE("values out of range or out of the list name what is allowed") {
+  CHECK_THAT(error_of(R"({"training": {"steps": 0}})"), Contains("training.steps = 0: expected an integer from 1 to 1e12"));
+  CHECK_THAT(error_of(R"({"model": {"dropout": -0.5}})"), Contains("model.dropout = -0.5: expected a number of at least 0 and below 1"));
+  CHECK_THAT(error_of(R"({"sample": {"top_p": 0}})"), Contains("sample.top_p = 0: expected a number above 0 and at most 1"));
+  CHECK_THAT(error_of(R"({"communication": {"step_timeout_seconds": 0}})"), Contains("expected a number above 0"));
+  CHECK_THAT(error_of(R"({"distribution": {"stage": 3}})"), Contains("distribution.stage = 3: expected an integer equal to 2"));
+  CHECK_THAT(error_of(R"({"seed": 18446744073709551615})"), Contains("seed = 18446744073709551615"));
+  CHECK_THAT(error_of(R"({"device": "gpu"})"), Contains("device = \"gpu\": expected one of auto, cpu, cuda, reference"));
+  CHECK_THAT(error_of(R"({"optimizer": {"matrix": {"preset": "kellar"}}})"), Contains("did you mean \"keller\"?"));
+  CHECK_THAT(error_of(R"({"optimizer": {"matrix": {"restarts": [0]}}})"), Contains("optimizer.matrix.restarts") && Contains("found 0"));
+}
+
+TEST_CASE("keys that the rule does not use are refused") {
+  CHECK_THAT(error_of(R"({"optimizer": {"matrix": {"beta1": 0.9}}})"),
+             Contains("optimizer.matrix.beta1 = 0.9: rule \"muon\"") && Contains("it belongs to adamw"));
+  CHECK_THAT(error_of(R"({"optimizer": {"auxiliary": {"momentum": 0.9}}})"), Contains("it belongs to sgd, muon"));
+  CHECK_THAT(error_of(R"({"optimizer": {"matrix": {"match": "*"}}})"), Contains("only entries of optimizer.overrides"));
+  CHECK_THAT(error_of(R"({"optimizer": {"overrides": [{"learning_rate": 1}]}})"),
+             Contains("optimizer.overrides.0: missing key \"match\"") && Contains("missing key \"rule\""));
+  CHECK_THAT(error_of(R"({"optimizer": {"overrides": [{"match": "", "rule": "sgd"}]}})"), Contains("expected a pattern"));
+}
+
+TEST_CASE("rules between fields name both") {
+  CHECK_THAT(error_of(R"({"model": {"width": 10, "heads": 3}})"), Contains("model.width = 10: not a multiple of model.heads = 3"));
+  CHECK_THAT(error_of(R"({"training": {"batch_tokens": 1000}})"),
+             Contains("training.batch_tokens = 1000: not a multiple of model.context_length = 256; 768 would be"));
+  const auto schedule = [](const std::string& json) { return R"({"optimizer": {"auxiliary": {"schedule": )" + json + "}}}"; };
+  CHECK_THAT(error_of(schedule(R"({"warmup_steps": 1001})")),
+             Contains("optimizer.auxiliary.schedule.warmup_steps = 1001: more than") && Contains("training.steps = 1000"));
+  CHECK(error_of(schedule(R"({"warmup_steps": 1000})")) == "no error");
+  CHECK_THAT(error_of(schedule(R"({"type": "warmup_stable_decay", "warmup_steps": 6, "decay_steps": 5, "total_steps": 10})")),
+             Contains("decay_steps = 5") && Contains("warmup_steps = 6") && Contains("total_steps = 10"));
+  CHECK_THAT(error_of(schedule(R"({"type": "cosine", "decay_steps": 5})")), Contains("warmup_stable_decay"));
+  CHECK_THAT(error_of(R"({"data": {"format": "text", "tokenizer": "none"}})"), Contains("data.tokenizer") && Contains("data.format"));
+  CHECK_THAT(error_of(R"({"data": {"format": "llmc"}})"), Contains("model.vocabulary_size = 0") && Contains("data.format = \"llmc\""));
+  CHECK_THAT(error_of(R"({"optimizer": {"auxiliary": {"rule": "muon"}}})"), Contains("optimizer.auxiliary.rule"));
+  CHECK_THAT(error_of(R"({"optimizer": {"auxiliary": {"rule": "sgd", "nesterov": true, "momentum": 0}}})"),
+             Contains("nesterov") && Contains("momentum"));
+  CHECK_THAT(error_of(R"({"optimizer": {"matrix": {"iterations": 5, "restarts": [5]}}})"),
+             Contains("restarts") && Contains("iterations = 5"));
+  CHECK_THAT(error_of(R"({"optimizer": {"matrix": {"restarts": [3, 2]}}})"), Contains("ascending"));
+  CHECK_THAT(error_of(R"({"optimizer": {"matrix": {"iteration_form": "direct", "restarts": [2]}}})"), Contains("iteration_form"));
+  CHECK_THAT(error_of(R"({"optimizer": {"matrix": {"normalization_safety": 1.5}}})"), Contains("epsilon_mode"));
+  for (const char* name : {"", "..", "a/b", "a b"}) CHECK_THAT(error_of(R"({"name": ")" + std::string(name) + "\"}"), Contains("name = "));
+}
+
+TEST_CASE("all errors of file and overrides are listed at once") {
+  const std::string message =
+      error_of(R"({"model": {"layres": 1, "heads": 0}, "seed": -1, "nmae": "x"})", {"training.stpes=3", "logging.level=loud"});
+  CHECK_THAT(message, Contains("6 errors") && Contains("model.layres") && Contains("model.heads = 0") && Contains("seed = -1") &&
+                          Contains("did you mean \"name\"?") && Contains("--set training.stpes") &&
+                          Contains("logging.level = \"loud\" (from --set)"));
+}
+
+TEST_CASE("overrides that cannot be applied") {
+  CHECK_THAT(error_of("{}", {"training.stpes=3"}), Contains("did you mean \"training.steps\"?"));
+  CHECK_THAT(error_of("{}", {"optimizer.matrix.learnin_rate=3"}), Contains("did you mean \"optimizer.matrix.learning_rate\"?"));
+  CHECK_THAT(error_of("{}", {"optimzer.matrix.learning_rate=3"}), Contains("did you mean \"optimizer.matrix.learning_rate\"?"));
+  CHECK_THAT(error_of("{}", {"steps=3"}), Contains("did you mean \"training.steps\"?"));
+  CHECK_THAT(error_of("{}", {"training.steps"}), Contains("expected key=value"));
+  CHECK_THAT(error_of("{}", {"=3"}), Contains("expected key=value"));
+  CHECK_THAT(error_of("{}", {"training..steps=3"}), Contains("--set training..steps"));
+  CHECK_THAT(error_of("{}", {"optimizer.overrides.0.rule=sgd"}), Contains("optimizer.overrides has 0 elements"));
+  CHECK_THAT(error_of("{}", {"optimizer.overrides.x.rule=sgd"}), Contains("--set optimizer.overrides.x.rule"));
+  CHECK_THAT(error_of(R"({"model": 3})", {"model.layers=2"}), Contains("--set model.layers: model is integer in the file"));
+  CHECK_THAT(error_of("{}", {"training.steps=many"}), Contains("training.steps = \"many\" (from --set): expected an integer"));
+  CHECK_THAT(error_of("{}", {"model.layers.x=2"}), Contains("--set model.layers.x"));
+}
+
+TEST_CASE("text that is no JSON, and files that are not there") {
+  CHECK_THAT(error_of("{\"seed\": 1,}"), Contains("run.json"));
+  CHECK_THAT(error_of("{\"seed\": 1, \"seed\": 2}"), Contains("seed"));
+  CHECK_THROWS_AS(load_configuration("/nonexistent/run.json"), StorageError);
+}
