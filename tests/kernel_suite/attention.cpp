@@ -1,0 +1,92 @@
+#include <cmath>
+#include <limits>
+
+#include "dmuon/core/text.h"
+#include "kernel_suite/comparison.h"
+
+namespace kernel_suite {
+namespace {
+
+struct Problem {
+  int64_t B, T, S, H, G, D;
+  bool causal = true;
+  int64_t key_offset = 0;
+  double dropout = 0;
+};
+
+// Keys and values that no query sees hold NaN: a cache may be longer than what it holds.
+Twin keys(Comparison& compare, const Problem& p) {
+  const Twin keys = compare.normal({p.B, p.S, p.G, p.D});
+  const int64_t seen = p.causal ? p.key_offset + p.T : p.S;
+  if (seen == p.S) return keys;
+  std::vector<double> values = to_doubles(compare.tested(), keys.tested);
+  const int64_t row = p.G * p.D;
+  for (int64_t b = 0; b < p.B; ++b)
+    for (int64_t i = (b * p.S + seen) * row; i < (b + 1) * p.S * row; ++i)
+      values[static_cast<size_t>(i)] = std::numeric_limits<double>::quiet_NaN();
+  return compare.values({p.B, p.S, p.G, p.D}, values);
+}
+
+void attention(Comparison& compare, const Problem& p, bool backward) {
+  compare.start(text("attention, B", p.B, " T", p.T, " S", p.S, " H", p.H, " G", p.G, " D", p.D, p.causal ? " causal" : "", " offset ",
+                     p.key_offset, " dropout ", p.dropout, backward ? " backward" : ""));
+  const Twin query = compare.normal({p.B, p.T, p.H, p.D}), key = keys(compare, p), value = keys(compare, p);
+  const Twin output = compare.output({p.B, p.T, p.H, p.D});
+  const Twin log_sum_exp = backward ? compare.output({p.B, p.H, p.T}) : Twin{};
+  const Twin d_output = compare.normal({p.B, p.T, p.H, p.D}), d_query = compare.output({p.B, p.T, p.H, p.D});
+  const Twin d_key = compare.output({p.B, p.S, p.G, p.D}), d_value = compare.output({p.B, p.S, p.G, p.D});
+  compare.on_both([&](Backend& backend, auto pick) {
+    AttentionForward forward;
+    forward.query = pick(query);
+    forward.key = pick(key);
+    forward.value = pick(value);
+    forward.output = pick(output);
+    forward.log_sum_exp = pick(log_sum_exp);
+    forward.scale = 1.0 / std::sqrt(static_cast<double>(p.D));
+    forward.causal = p.causal;
+    forward.key_offset = p.key_offset;
+    forward.dropout = {.probability = p.dropout, .seed = 77, .first_sequence = 5, .sequences = p.B};
+    backend.attention().forward(backend.compute_stream(), forward);
+    if (!backward) return;
+    AttentionBackward arguments;
+    arguments.forward = forward;
+    arguments.d_output = pick(d_output);
+    arguments.d_query = pick(d_query);
+    arguments.d_key = pick(d_key);
+    arguments.d_value = pick(d_value);
+    backend.attention().backward(backend.compute_stream(), arguments);
+  });
+  const auto seen = static_cast<double>(p.S);
+  compare.check("output", output, {.reduction = seen});
+  if (!backward) return;
+  compare.check("log_sum_exp", log_sum_exp, {.reduction = seen});
+  const double queries = static_cast<double>(p.T * p.H / p.G);
+  compare.check("d_query", d_query, {.reduction = seen, .magnitude = 1});
+  compare.check("d_key", d_key, {.reduction = queries, .magnitude = 1});
+  compare.check("d_value", d_value, {.reduction = queries, .magnitude = 1});
+}
+
+}  // namespace
+
+OutputBits compare_attention_kernels(Backend& tested, Backend& reference) {
+  Comparison compare(tested, reference);
+  const Problem problems[] = {
+      {.B = 2, .T = 1, .S = 1, .H = 1, .G = 1, .D = 7},
+      {.B = 1, .T = 3, .S = 3, .H = 2, .G = 2, .D = 1},
+      {.B = 1, .T = 17, .S = 17, .H = 3, .G = 3, .D = 36},
+      {.B = 2, .T = 17, .S = 17, .H = 4, .G = 2, .D = 52, .dropout = 0.3},
+      {.B = 2, .T = 65, .S = 65, .H = 6, .G = 1, .D = 64},
+      {.B = 1, .T = 131, .S = 131, .H = 2, .G = 2, .D = 65},
+      {.B = 1, .T = 200, .S = 200, .H = 1, .G = 1, .D = 32, .dropout = 0.5},
+      {.B = 2, .T = 1, .S = 70, .H = 4, .G = 2, .D = 64, .key_offset = 69},
+      {.B = 2, .T = 3, .S = 20, .H = 6, .G = 3, .D = 65, .key_offset = 17},
+      {.B = 2, .T = 3, .S = 40, .H = 2, .G = 2, .D = 36, .key_offset = 9},
+      {.B = 2, .T = 5, .S = 9, .H = 2, .G = 1, .D = 7, .causal = false},
+      {.B = 1, .T = 70, .S = 33, .H = 2, .G = 2, .D = 64, .causal = false, .dropout = 0.25},
+  };
+  for (const Problem& problem : problems)
+    for (bool backward : {false, true}) attention(compare, problem, backward);
+  return std::move(compare).bits();
+}
+
+}  // namespace kernel_suite

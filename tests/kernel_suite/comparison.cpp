@@ -1,0 +1,146 @@
+#include "kernel_suite/comparison.h"
+
+#include <cmath>
+#include <limits>
+
+#include "dmuon/core/hash.h"
+#include "dmuon/core/random.h"
+#include "dmuon/core/text.h"
+#include "support/catch.h"
+
+namespace kernel_suite {
+
+namespace {
+
+constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+
+double root_mean_square(const std::vector<double>& values) {
+  double sum = 0;
+  for (double value : values)
+    if (std::isfinite(value)) sum += value * value;
+  return values.empty() ? 0.0 : std::sqrt(sum / static_cast<double>(values.size()));
+}
+
+}  // namespace
+
+void Comparison::start(const std::string& name) {
+  case_ = name;
+  draws_ = hash_name(name);
+}
+
+Twin Comparison::make(const Shape& shape, DType tested, DType reference, const std::vector<double>& values) {
+  Twin twin{tested_.allocate(shape, tested, MemoryCategory::workspace, case_),
+            reference_.allocate(shape, reference, MemoryCategory::workspace, case_)};
+  from_doubles(tested_, values, twin.tested);
+  from_doubles(reference_, values, twin.reference);
+  return twin;
+}
+
+Twin Comparison::normal(const Shape& shape, double deviation, double mean) {
+  const Random random(++draws_, RandomStream::test);
+  std::vector<double> values(static_cast<size_t>(shape.elements()));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(mean + deviation * random.normal(i));
+  return make(shape, DType::float32, DType::float64, values);
+}
+
+Twin Comparison::positive(const Shape& shape) {
+  const Random random(++draws_, RandomStream::test);
+  std::vector<double> values(static_cast<size_t>(shape.elements()));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(std::pow(random.normal(i), 2));
+  return make(shape, DType::float32, DType::float64, values);
+}
+
+Twin Comparison::values(const Shape& shape, const std::vector<double>& values) {
+  return make(shape, DType::float32, DType::float64, values);
+}
+
+Twin Comparison::integers(const Shape& shape, const std::vector<double>& values) { return make(shape, DType::int32, DType::int32, values); }
+
+Twin Comparison::below(int64_t bound, const Shape& shape, int64_t masked_every) {
+  const Random random(++draws_, RandomStream::test);
+  std::vector<double> values(static_cast<size_t>(shape.elements()));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(random.below(static_cast<uint64_t>(bound), i));
+  for (size_t i = 0; masked_every > 0 && i < values.size(); i += static_cast<size_t>(masked_every)) values[i] = -1;
+  return integers(shape, values);
+}
+
+Twin Comparison::doubles(const std::vector<double>& values) {
+  return make(Shape{static_cast<int64_t>(values.size())}, DType::float64, DType::float64, values);
+}
+
+Twin Comparison::output(const Shape& shape) {
+  return make(shape, DType::float32, DType::float64, std::vector<double>(static_cast<size_t>(shape.elements()), nan));
+}
+
+Twin Comparison::typed_output(const Shape& shape, DType dtype) {
+  return make(shape, dtype, dtype, std::vector<double>(static_cast<size_t>(shape.elements()), is_floating(dtype) ? nan : -7));
+}
+
+uint64_t Comparison::bits_of(const Tensor& tensor) {
+  std::vector<char> bytes(static_cast<size_t>(tensor.bytes()));
+  tested_.copy_to_host(tested_.compute_stream(), tensor, bytes.data());
+  return hash_bytes(bytes.data(), tensor.bytes());
+}
+
+void Comparison::check(const char* output, const Twin& twin, const Tolerance& tolerance) {
+  const std::string name = text(case_, ": ", output);
+  const std::vector<double> found = to_doubles(tested_, twin.tested);
+  const std::vector<double> expected = to_doubles(reference_, twin.reference);
+  const double size = root_mean_square(expected) + tolerance.magnitude;
+  const double unit = tolerance.epsilon * (8 + 4 * std::sqrt(tolerance.reduction));
+  size_t wrong = 0;
+  std::string first;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double allowed = unit * (std::fabs(expected[i]) + size);
+    const bool same = std::isfinite(expected[i])
+                          ? std::fabs(found[i] - expected[i]) <= allowed
+                          : std::isnan(expected[i]) == std::isnan(found[i]) && (std::isnan(expected[i]) || found[i] == expected[i]);
+    if (same) continue;
+    if (wrong++ == 0) {
+      std::ostringstream message;
+      message.precision(9);
+      message << "element " << i << " of " << expected.size() << ": expected " << expected[i] << ", found " << found[i]
+              << ", allowed error " << allowed;
+      first = message.str();
+    }
+  }
+  INFO(name << ": " << first);
+  CHECK(wrong == 0);
+  const bool fresh = bits_.emplace(name, bits_of(twin.tested)).second;
+  INFO("two cases share the name " << name);
+  CHECK(fresh);
+}
+
+void Comparison::check_same_bits(const char* output, const Tensor& a, const Tensor& b) {
+  INFO(case_ << ": " << output);
+  CHECK(bits_of(a) == bits_of(b));
+}
+
+void Comparison::check_unchanged(const char* input, uint64_t bits_before, const Tensor& tensor) {
+  INFO(case_ << ": " << input << " is an input and must stay as it was");
+  CHECK(bits_of(tensor) == bits_before);
+}
+
+std::unique_ptr<Backend> open_reference(const HostBackendOptions& options) {
+  return open_backend_plugin(DMUON_BINARY_DIRECTORY "/libdmuon_reference.so", options);
+}
+
+OutputBits compare_all_kernels(Backend& tested, Backend& reference) {
+  OutputBits all;
+  for (auto* compare : {compare_matrix_kernels, compare_attention_kernels, compare_normalization_kernels, compare_activation_kernels,
+                        compare_embedding_loss_kernels, compare_optimizer_kernels})
+    all.merge(compare(tested, reference));
+  return all;
+}
+
+OutputBits thread_count_invariant(const OutputBits& bits) {
+  static const std::vector<std::string> kernels = {"batched_product", "adamw",       "sgd", "muon_momentum",
+                                                   "muon_apply",      "square_sums", "sum", "count_non_finite"};
+  OutputBits invariant;
+  for (const auto& [name, hash] : bits)
+    for (const std::string& kernel : kernels)
+      if (name.starts_with(kernel + ",")) invariant.emplace(name, hash);
+  return invariant;
+}
+
+}  // namespace kernel_suite
