@@ -1,0 +1,30 @@
+#include "comm/activity.h"
+
+#include <vector>
+
+#include "dmuon/core/text.h"
+
+namespace dmuon {
+
+Activity::Scope::Scope(Activity& activity, std::string description) : activity_(activity) {
+  std::lock_guard lock(activity_.mutex_);
+  id_ = activity_.next_++;
+  activity_.running_.emplace(id_, Entry{std::move(description), std::chrono::steady_clock::now()});
+}
+
+Activity::Scope::~Scope() {
+  std::lock_guard lock(activity_.mutex_);
+  activity_.running_.erase(id_);
+}
+
+std::string Activity::describe() const {
+  std::lock_guard lock(mutex_);
+  if (running_.empty()) return "no collective";
+  const auto now = std::chrono::steady_clock::now();
+  std::vector<std::string> parts;
+  for (const auto& [id, entry] : running_)
+    parts.push_back(text(entry.description, " for ", format_duration(std::chrono::duration<double>(now - entry.start).count())));
+  return join(parts, ", ");
+}
+
+}  // namespace dmuon

@@ -1,0 +1,63 @@
+// What the operations of one communicator share: its transport, names of ranks, deadline, sequence numbers, and, once
+// something failed, the text with which every later operation fails. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "comm/activity.h"
+#include "comm/point_to_point.h"
+#include "dmuon/core/memory.h"
+
+namespace dmuon {
+
+struct GroupServices {
+  std::shared_ptr<Allocator> staging;  // memory of MemoryCategory::communication
+  std::shared_ptr<Activity> activity;
+};
+
+class Group {
+ public:
+  Group(std::string name, std::shared_ptr<PointToPoint> transport, std::vector<std::string> hosts, GroupServices services,
+        double deadline_seconds);
+
+  int rank() const { return transport_->rank(); }
+  int size() const { return transport_->size(); }
+  const std::string& name() const { return name_; }
+  const std::string& host(int rank) const { return hosts_.at(static_cast<size_t>(rank)); }
+  std::string who(int rank) const;  // "rank 2 (host)"
+  void set_hosts(std::vector<std::string> hosts) { hosts_ = std::move(hosts); }
+
+  PointToPoint& transport() { return *transport_; }
+  const GroupServices& services() const { return services_; }
+
+  int64_t next_sequence() { return ++sequence_; }
+  double deadline_seconds() const { return deadline_seconds_; }
+  void set_deadline(double seconds) { deadline_seconds_ = seconds; }
+  void count_sent(int64_t bytes) { bytes_sent_ += bytes; }
+  int64_t bytes_sent() const { return bytes_sent_; }
+
+  // Throws the group's failure if there was one.
+  void check() const;
+  // Records the failure unless there was one before, tells the other ranks, and throws the recorded one.
+  [[noreturn]] void fail(const std::string& message);
+  // Keeps the memory of unfinished messages until the group goes.
+  void keep(std::shared_ptr<void> unfinished);
+
+ private:
+  std::string name_;
+  std::vector<std::string> hosts_;
+  GroupServices services_;
+  std::atomic<int64_t> sequence_{0};
+  std::atomic<int64_t> bytes_sent_{0};
+  std::atomic<double> deadline_seconds_;
+  mutable std::mutex mutex_;
+  std::string failure_;
+  std::shared_ptr<PointToPoint> transport_;
+  std::vector<std::shared_ptr<void>> unfinished_;
+};
+
+}  // namespace dmuon

@@ -1,0 +1,55 @@
+// The communicator of more than one process (or thread, in tests): our own collectives over a point-to-point
+// transport. Operations run as work of the given stream; see exchange.h for how they wait, expire and detect ranks
+// that entered something else.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/group.h"
+#include "comm/operation.h"
+#include "dmuon/comm/communicator.h"
+
+namespace dmuon {
+
+class Exchange;
+
+class PeerCommunicator final : public Communicator {
+ public:
+  explicit PeerCommunicator(std::shared_ptr<Group> group) : group_(std::move(group)) {}
+
+  int rank() const override { return group_->rank(); }
+  int size() const override { return group_->size(); }
+  std::string host(int rank) const override { return group_->host(rank); }
+
+  void barrier(Stream& stream) override;
+  void broadcast(Stream& stream, const Tensor& data, int root) override;
+  void all_reduce(Stream& stream, const Tensor& data, ReduceOperation operation) override;
+  void all_gather_v(Stream& stream, const Tensor& buffer, std::span<const int64_t> cuts) override;
+  void reduce_scatter_v(Stream& stream, const Tensor& buffer, std::span<const int64_t> cuts, const Tensor& result,
+                        bool accumulate) override;
+  void all_to_all_v(Stream& stream, const Tensor& send, std::span<const int64_t> send_cuts, const Tensor& receive,
+                    std::span<const int64_t> receive_cuts) override;
+
+  std::vector<std::string> all_gather_text(const std::string& mine) override;
+  std::string broadcast_text(const std::string& mine, int root) override;
+  std::vector<double> all_reduce(std::span<const double> values, ReduceOperation operation) override;
+  void agree(bool ok, const std::string& message, ExitCode code) override;
+  std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override;
+
+  void set_deadline(double seconds) override { group_->set_deadline(seconds); }
+  int64_t bytes_sent() const override { return group_->bytes_sent(); }
+  [[noreturn]] void abort(ExitCode code) override;
+
+  Group& group() { return *group_; }
+
+ private:
+  // Numbers the operation now and runs `body` on the stream.
+  void submit(Stream& stream, Operation operation, std::vector<Tensor> tensors, std::function<void(Exchange&)> body);
+  std::vector<std::string> gather_text(OperationKind kind, const std::string& mine);
+
+  std::shared_ptr<Group> group_;
+};
+
+}  // namespace dmuon

@@ -1,0 +1,88 @@
+// The blocking control operations of PeerCommunicator.
+#include <algorithm>
+#include <cstdlib>
+#include <sstream>
+#include <tuple>
+
+#include "comm/arguments.h"
+#include "comm/collectives.h"
+#include "comm/exchange.h"
+#include "comm/peer_communicator.h"
+#include "comm/reduction.h"
+#include "dmuon/core/text.h"
+
+namespace dmuon {
+
+std::vector<std::string> PeerCommunicator::gather_text(OperationKind kind, const std::string& mine) {
+  const Operation operation{.kind = kind, .sequence = group_->next_sequence()};
+  group_->check();
+  const auto exchange = std::make_shared<Exchange>(*group_, operation, std::vector<Tensor>{});
+  return run_all_gather_text(*exchange, std::make_shared<std::string>(mine));
+}
+
+std::vector<std::string> PeerCommunicator::all_gather_text(const std::string& mine) {
+  return gather_text(OperationKind::all_gather_text, mine);
+}
+
+std::string PeerCommunicator::broadcast_text(const std::string& mine, int root) {
+  check_root("broadcast_text", root, size());
+  const Operation operation{.kind = OperationKind::broadcast_text, .sequence = group_->next_sequence(), .root = root};
+  group_->check();
+  const auto exchange = std::make_shared<Exchange>(*group_, operation, std::vector<Tensor>{});
+  return run_broadcast_text(*exchange, std::make_shared<std::string>(mine), root);
+}
+
+std::vector<double> PeerCommunicator::all_reduce(std::span<const double> values, ReduceOperation reduction) {
+  const int64_t count = static_cast<int64_t>(values.size());
+  const Operation operation{.kind = OperationKind::all_reduce_values,
+                            .sequence = group_->next_sequence(),
+                            .dtype = DType::float64,
+                            .reduction = reduction,
+                            .elements = count};
+  group_->check();
+  const auto exchange = std::make_shared<Exchange>(*group_, operation, std::vector<Tensor>{});
+  const auto result = std::make_shared<std::vector<double>>(values.begin(), values.end());
+  exchange->keep(result);
+  run_all_reduce(*exchange, DType::float64, reduction, reinterpret_cast<char*>(result->data()), count);
+  return *result;
+}
+
+void PeerCommunicator::agree(bool ok, const std::string& message, ExitCode code) {
+  // "" says ok; otherwise the exit code in one character, then the text.
+  const std::string mine = ok ? "" : std::string(1, static_cast<char>(code)) + message;
+  const std::vector<std::string> all = gather_text(OperationKind::agree, mine);
+  for (int rank = 0; rank < size(); ++rank) {
+    const std::string& verdict = all[static_cast<size_t>(rank)];
+    if (!verdict.empty())
+      throw Error(static_cast<ExitCode>(static_cast<unsigned char>(verdict[0])), text(group_->who(rank), ": ", verdict.substr(1)));
+  }
+}
+
+void PeerCommunicator::abort(ExitCode code) {
+  group_->transport().abort(code);
+  std::_Exit(static_cast<int>(code));  // not reached; the compiler does not trust virtual functions to not return
+}
+
+std::unique_ptr<Communicator> PeerCommunicator::split(int color, int key, const std::string& name) {
+  const std::vector<std::string> all = gather_text(OperationKind::split, text(color, " ", key));
+  std::vector<std::pair<int, int>> members;  // (key, rank)
+  for (int rank = 0; rank < size(); ++rank) {
+    std::istringstream in(all[static_cast<size_t>(rank)]);
+    int their_color = 0;
+    int their_key = 0;
+    in >> their_color >> their_key;
+    if (their_color == color) members.emplace_back(their_key, rank);
+  }
+  std::sort(members.begin(), members.end());
+  std::vector<int> ranks;
+  std::vector<std::string> hosts;
+  for (const auto& [their_key, rank] : members) {
+    ranks.push_back(rank);
+    hosts.push_back(group_->host(rank));
+  }
+  auto transport = group_->transport().subgroup(ranks, group_->next_sequence());
+  auto group = std::make_shared<Group>(name, std::move(transport), std::move(hosts), group_->services(), group_->deadline_seconds());
+  return std::make_unique<PeerCommunicator>(std::move(group));
+}
+
+}  // namespace dmuon

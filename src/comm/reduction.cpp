@@ -1,0 +1,88 @@
+#include "comm/reduction.h"
+
+#include <algorithm>
+
+#include "dmuon/core/error.h"
+#include "dmuon/core/text.h"
+
+namespace dmuon {
+namespace {
+
+constexpr int64_t block = 1024;  // accumulators stay in the first-level cache
+
+template <class A>
+A maximum(A a, A b) {
+  return (a < b || b != b) ? b : a;
+}
+template <class A>
+A minimum(A a, A b) {
+  return (b < a || b != b) ? b : a;
+}
+
+// T as stored, A as accumulated.
+template <class T, class A>
+void reduce(ReduceOperation operation, std::span<const void* const> sources, int64_t elements, T* result, bool accumulate) {
+  A sum[block];
+  for (int64_t first = 0; first < elements; first += block) {
+    const int64_t count = std::min(block, elements - first);
+    for (size_t s = 0; s < sources.size(); ++s) {
+      const T* source = static_cast<const T*>(sources[s]) + first;
+      if (s == 0) {
+        for (int64_t i = 0; i < count; ++i) sum[i] = static_cast<A>(source[i]);
+      } else if (operation == ReduceOperation::sum) {
+        for (int64_t i = 0; i < count; ++i) sum[i] += static_cast<A>(source[i]);
+      } else if (operation == ReduceOperation::maximum) {
+        for (int64_t i = 0; i < count; ++i) sum[i] = maximum(sum[i], static_cast<A>(source[i]));
+      } else {
+        for (int64_t i = 0; i < count; ++i) sum[i] = minimum(sum[i], static_cast<A>(source[i]));
+      }
+    }
+    T* out = result + first;
+    if (accumulate) {
+      for (int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(static_cast<A>(out[i]) + sum[i]);
+    } else {
+      for (int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(sum[i]);
+    }
+  }
+}
+
+}  // namespace
+
+void check_reducible(const char* name, DType dtype, ReduceOperation operation) {
+  const bool small_integer = dtype == DType::uint8 || dtype == DType::int8;
+  if (dtype == DType::int16 || (small_integer && operation == ReduceOperation::sum))
+    throw ShapeError(text(name, " cannot ", operation == ReduceOperation::sum ? "sum " : "reduce ", dmuon::name_of(dtype),
+                          " elements: 8-bit integers have maximum and minimum only, int16 has none; use int32"));
+}
+
+void reduce_in_order(DType dtype, ReduceOperation operation, std::span<const void* const> sources, int64_t elements, void* result,
+                     bool accumulate) {
+  switch (dtype) {
+    case DType::float32:
+      return reduce<float, float>(operation, sources, elements, static_cast<float*>(result), accumulate);
+    case DType::float64:
+      return reduce<double, double>(operation, sources, elements, static_cast<double*>(result), accumulate);
+    case DType::bfloat16:
+      return reduce<bfloat16, float>(operation, sources, elements, static_cast<bfloat16*>(result), accumulate);
+    case DType::float16:
+      return reduce<float16, float>(operation, sources, elements, static_cast<float16*>(result), accumulate);
+    // Unsigned, so that sums wrap instead of being undefined; order matters to maximum and minimum only.
+    case DType::int64:
+      if (operation == ReduceOperation::sum)
+        return reduce<uint64_t, uint64_t>(operation, sources, elements, static_cast<uint64_t*>(result), accumulate);
+      return reduce<int64_t, int64_t>(operation, sources, elements, static_cast<int64_t*>(result), accumulate);
+    case DType::int32:
+      if (operation == ReduceOperation::sum)
+        return reduce<uint32_t, uint32_t>(operation, sources, elements, static_cast<uint32_t*>(result), accumulate);
+      return reduce<int32_t, int32_t>(operation, sources, elements, static_cast<int32_t*>(result), accumulate);
+    case DType::int8:
+      return reduce<int8_t, int8_t>(operation, sources, elements, static_cast<int8_t*>(result), accumulate);
+    case DType::uint8:
+      return reduce<uint8_t, uint8_t>(operation, sources, elements, static_cast<uint8_t*>(result), accumulate);
+    case DType::int16:
+      break;
+  }
+  check_reducible("a reduction", dtype, operation);
+}
+
+}  // namespace dmuon

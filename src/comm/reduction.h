@@ -1,0 +1,21 @@
+// Element-wise reduction in the order of the sources: ((s0 + s1) + s2) + …, hence independent of timing and transport.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "dmuon/comm/communicator.h"
+#include "dmuon/core/dtype.h"
+
+namespace dmuon {
+
+// Throws ShapeError naming the operation unless the dtype can be reduced: float32, float64, bfloat16, float16 (both
+// summed in float32 and rounded once), int64, int32 (sums wrap); uint8 and int8 only maximum and minimum.
+void check_reducible(const char* name, DType dtype, ReduceOperation operation);
+
+// result[i] = reduction of sources[.][i], or, with `accumulate`, result[i] + that reduction. `result` may be one of
+// the sources. Maximum and minimum return NaN if any source is NaN.
+void reduce_in_order(DType dtype, ReduceOperation operation, std::span<const void* const> sources, int64_t elements, void* result,
+                     bool accumulate);
+
+}  // namespace dmuon
