@@ -131,6 +131,19 @@ void OutputFile::write(const void* data, int64_t bytes) {
   }
 }
 
+void OutputFile::overwrite(int64_t offset, const void* data, int64_t bytes) {
+  if (offset < 0 || bytes > written_ - offset) throw StorageError(text("cannot overwrite bytes of ", path_.string(), " that were not written"));
+  const char* next = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t put = ::pwrite(descriptor_, next, static_cast<size_t>(bytes), offset);
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) fail("write", path_, put < 0 ? errno : EIO);
+    next += put;
+    offset += put;
+    bytes -= put;
+  }
+}
+
 void OutputFile::close() {
   const int descriptor = descriptor_;
   descriptor_ = -1;

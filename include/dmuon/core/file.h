@@ -31,6 +31,8 @@ class OutputFile {
   OutputFile& operator=(const OutputFile&) = delete;
   void write(const void* data, int64_t bytes);
   void write(std::string_view text) { write(text.data(), static_cast<int64_t>(text.size())); }
+  // Replaces bytes already written, [offset, offset + bytes): a header that counts what followed it.
+  void overwrite(int64_t offset, const void* data, int64_t bytes);
   int64_t bytes_written() const { return written_; }
   void close();  // fdatasync, close, both checked
 
