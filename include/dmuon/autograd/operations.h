@@ -1,42 +1,56 @@
 // Differentiable operations. Each checks shapes and dtypes (ShapeError names the operation, what was expected and found),
 // runs its kernel, and records its backward when the context says so. One .cpp per operation, forward and backward side
 // by side. [N, C] stands for any leading dimensions flattened.
+//
+// Inputs passed by value may be overwritten when they are given up (std::move of the last handle): the output then takes
+// over their memory where the backward does not need them.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <span>
+#include <string_view>
+#include <vector>
 
 #include "dmuon/autograd/tape.h"
 #include "dmuon/backend/kernels.h"
 
 namespace dmuon {
 
-// Attention memory of one layer for generation: keys and values of past positions, [B, capacity, G, D].
-struct AttentionCache {
-  Tensor key, value;
-  int64_t length = 0;  // positions filled
-};
+// Throws DataError naming `what`, the position and the value unless 0 <= index < size for all indices. Kernels trust
+// indices, so whoever brings tokens from outside calls this before they reach the device.
+void check_tokens(std::span<const int32_t> indices, int64_t size, std::string_view what);
 
-// tokens, positions: int32 [B, T] on the device; indices must have been checked on the host. -> [B, T, C]
+// tokens, positions: int32 [B, T] on the device; indices must have been checked on the host. -> [B, T, C]. Without
+// positions both `positions` and `position_table` are undefined. Dropout acts on the sum.
 Variable embedding(ExecutionContext& context, const Tensor& tokens, const Variable& token_table, const Tensor& positions,
                    const Variable& position_table, double dropout, uint64_t operation);
 // x [N, in], weight [out, in], bias [out] optional -> [N, out]
 Variable linear(ExecutionContext& context, const Variable& x, const Variable& weight, const Variable& bias = {});
-// activation(x + bias) -> shape of x
-Variable bias_activation(ExecutionContext& context, const Variable& x, const Variable& bias, ActivationKind kind);
+// activation(x + bias) -> shape of x; bias [C] optional
+Variable bias_activation(ExecutionContext& context, Variable x, const Variable& bias, ActivationKind kind);
 
 struct NormalizationOptions {
   NormalizationKind kind = NormalizationKind::layer_norm;
   double epsilon = 1e-5;
 };
+// x [N, C], weight [C], bias [C] optional -> shape of x
 Variable normalization(ExecutionContext& context, const Variable& x, const Variable& weight, const Variable& bias,
                        const NormalizationOptions& options);
 // residual = x + dropout(branch + branch_bias); output = normalised residual. The pre-norm block boundary in one pass.
+// The gradient of x and of branch is one tensor when there is no dropout (ownership: variable.h).
 struct ResidualNormalization {
   Variable residual, output;
 };
-ResidualNormalization residual_normalization(ExecutionContext& context, const Variable& x, const Variable& branch,
-                                             const Variable& branch_bias, double dropout, uint64_t operation, const Variable& weight,
-                                             const Variable& bias, const NormalizationOptions& options);
+ResidualNormalization residual_normalization(ExecutionContext& context, const Variable& x, Variable branch, const Variable& branch_bias,
+                                             double dropout, uint64_t operation, const Variable& weight, const Variable& bias,
+                                             const NormalizationOptions& options);
+
+// Attention memory of one layer for generation: keys and values of past positions, [B, capacity, G*D].
+struct AttentionCache {
+  Tensor key, value;
+  int64_t length = 0;  // positions filled
+};
 
 struct AttentionOptions {
   int64_t heads = 1;
@@ -45,22 +59,24 @@ struct AttentionOptions {
   double dropout = 0.0;
   uint64_t operation = 0;  // number of this operation in the model: part of the dropout key
 };
-// query [B, T, H*D], key, value [B, T, G*D] -> [B, T, H*D]. With a cache (no-grad only) keys and values are appended to
-// it and all of it is attended to.
+// query [B, T, H*D], key, value [B, T, G*D] -> [B, T, H*D], scaled by 1/sqrt(D). With a cache (no-grad only) keys and
+// values are appended to it and all of it is attended to; ShapeError when it is full.
 Variable attention(ExecutionContext& context, const Variable& query, const Variable& key, const Variable& value,
                    const AttentionOptions& options, AttentionCache* cache = nullptr);
 
-// losses [N] of logits [N, V] and targets int32 [N]; only the first `classes` columns take part. The gradient of
-// gradient_scale * sum(losses) replaces the logits in the same pass (their memory is given up), so a backward through
-// this operation takes no upstream gradient.
+// losses [N] of logits [N, V] and targets int32 [N]; only the first `classes` columns take part; a target < 0 is masked:
+// loss and gradient 0. When the context records, the gradient of gradient_scale * sum(losses) replaces the logits in the
+// same pass (their memory is given up), so a backward through this operation takes no upstream gradient.
 Variable softmax_cross_entropy(ExecutionContext& context, Variable logits, const Tensor& targets, int64_t classes, double gradient_scale);
 
 // Element-wise helpers.
 Variable add(ExecutionContext& context, const Variable& a, const Variable& b);
-Variable dropout(ExecutionContext& context, const Variable& x, double probability, uint64_t operation);
+Variable dropout(ExecutionContext& context, Variable x, double probability, uint64_t operation);
 
-// Runs `body` without recording and reruns it during the backward pass from the kept input: memory for time. `body` must
-// be a pure function of its input and of parameters.
-Variable recompute(ExecutionContext& context, const Variable& input, std::function<Variable(ExecutionContext&, const Variable&)> body);
+// Runs `body` without recording and reruns it, recorded, during the backward pass from the kept inputs: memory for time.
+// `body` must be a pure function of its inputs and of parameters; it returns as many outputs both times. Values and
+// gradients have the bits of body(context, inputs).
+using RecomputeBody = std::function<std::vector<Variable>(ExecutionContext&, const std::vector<Variable>&)>;
+std::vector<Variable> recompute(ExecutionContext& context, const std::vector<Variable>& inputs, RecomputeBody body);
 
 }  // namespace dmuon

@@ -42,6 +42,12 @@ struct StepValues {
   double gradient_scale = 1.0;  // clip coefficient; multiplies raw gradients, never an orthogonalised update
 };
 
+// What a rule has done since it was made; the trainer compares calls with the routing every step.
+struct UpdateCounters {
+  int64_t newton_schulz_calls = 0;         // matrices orthogonalised
+  int64_t newton_schulz_guard_events = 0;  // results that failed the guard (newton_schulz.h)
+};
+
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
@@ -57,6 +63,7 @@ class UpdateRule {
   virtual double flops(const Shape& shape) const = 0;
   // Newton-Schulz calls this rule makes for one tensor and step (0 or 1): checked against the routing every step.
   virtual int newton_schulz_calls() const { return 0; }
+  virtual UpdateCounters counters() const { return {}; }
 
   // Writes this step's values to the device; once per step before the halves.
   virtual void prepare(Backend& backend, Stream& stream, const StepValues& values) = 0;

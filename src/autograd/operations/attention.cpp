@@ -1,0 +1,118 @@
+#include <cmath>
+
+#include "autograd/operations/common.h"
+
+namespace dmuon {
+
+namespace {
+
+struct Sizes {
+  int64_t batch, length, heads, groups, channels;
+};
+
+Sizes check(const Variable& query, const Variable& key, const Variable& value, const AttentionOptions& options) {
+  const Tensor& q = query.value();
+  const Tensor& k = key.value();
+  const int64_t heads = options.heads;
+  const int64_t groups = options.key_value_heads;
+  require_shape(heads >= 1 && groups >= 1 && heads % groups == 0, "attention: ", heads, " heads are not a multiple of ", groups,
+                " key_value_heads");
+  require_shape(q.rank() == 3 && q.size(2) % heads == 0, "attention: the query must be [B, T, H*D] with H = ", heads, ", found ",
+                q.to_string());
+  const int64_t channels = q.size(2) / heads;
+  require_shape(k.shape() == Shape({q.size(0), q.size(1), groups * channels}) && value.shape() == k.shape(), "attention: query ",
+                q.to_string(), " needs key and value [", q.size(0), ", ", q.size(1), ", ", groups * channels, "], found ", k.to_string(),
+                " and ", value.to_string());
+  require_shape(k.dtype() == q.dtype() && value.value().dtype() == q.dtype(), "attention: dtypes of query ", q.to_string(), ", key ",
+                k.to_string(), " and value ", value.to_string(), " differ");
+  return {q.size(0), q.size(1), heads, groups, channels};
+}
+
+// Appends to the cache and attends to all of it, one sequence at a time: its filled part is contiguous per sequence.
+Tensor attend_with_cache(ExecutionContext& context, const Variable& query, const Variable& key, const Variable& value, const Sizes& sizes,
+                         const AttentionOptions& options, AttentionCache& cache) {
+  const int64_t group_columns = sizes.groups * sizes.channels;
+  require_shape(cache.key.defined() && cache.key.rank() == 3 && cache.key.shape() == cache.value.shape() &&
+                    cache.key.size(0) == sizes.batch && cache.key.size(2) == group_columns,
+                "attention: the cache must be [", sizes.batch, ", capacity, ", group_columns, "], found ",
+                cache.key.defined() ? cache.key.to_string() : "undefined");
+  const int64_t past = cache.length;
+  const int64_t total = past + sizes.length;
+  require_shape(total <= cache.key.size(1), "attention: ", sizes.length, " positions after ", past, " exceed the cache's capacity ",
+                cache.key.size(1));
+  const Tensor output = context.allocate(query.shape(), query.value().dtype(), "attention");
+  for (int64_t b = 0; b < sizes.batch; ++b) {
+    const auto append = [&](const Tensor& store, const Variable& fresh) {
+      const Tensor sequence = store.slice(b, 1).flat();
+      context.backend.copy(context.stream, fresh.value().slice(b, 1).flat(),
+                           sequence.flat(past * group_columns, sizes.length * group_columns));
+      return sequence.flat(0, total * group_columns).reshape(Shape{1, total, sizes.groups, sizes.channels});
+    };
+    const Shape query_shape{1, sizes.length, sizes.heads, sizes.channels};
+    AttentionForward forward;
+    forward.query = query.value().slice(b, 1).reshape(query_shape);
+    forward.key = append(cache.key, key);
+    forward.value = append(cache.value, value);
+    forward.output = output.slice(b, 1).reshape(query_shape);
+    forward.scale = 1.0 / std::sqrt(static_cast<double>(sizes.channels));
+    forward.causal = options.causal;
+    forward.key_offset = past;
+    context.backend.attention().forward(context.stream, forward);
+  }
+  cache.length = total;
+  return output;
+}
+
+}  // namespace
+
+Variable attention(ExecutionContext& context, const Variable& query, const Variable& key, const Variable& value,
+                   const AttentionOptions& options, AttentionCache* cache) {
+  const Sizes sizes = check(query, key, value, options);
+  if (cache != nullptr) {
+    require_shape(context.tape == nullptr, "attention: a cache is for generation; it cannot be used while recording");
+    return Variable(attend_with_cache(context, query, key, value, sizes, options, *cache));
+  }
+  const bool records = context.records({&query, &key, &value});
+  const Shape query_shape{sizes.batch, sizes.length, sizes.heads, sizes.channels};
+  const Shape key_shape{sizes.batch, sizes.length, sizes.groups, sizes.channels};
+  const DType dtype = query.value().dtype();
+
+  AttentionForward forward;
+  forward.query = query.value().reshape(query_shape);
+  forward.key = key.value().reshape(key_shape);
+  forward.value = value.value().reshape(key_shape);
+  const Tensor result = context.allocate(query.shape(), dtype, "attention");
+  forward.output = result.reshape(query_shape);
+  if (records)
+    forward.log_sum_exp = context.allocate(Shape{sizes.batch, sizes.heads, sizes.length}, statistics_dtype(dtype), "attention statistics");
+  forward.scale = 1.0 / std::sqrt(static_cast<double>(sizes.channels));
+  forward.causal = options.causal;
+  forward.dropout = context.dropout_mask(options.dropout, options.operation);
+  context.backend.attention().forward(context.stream, forward);
+
+  Variable output = make_output(result, records);
+  if (records)
+    context.tape->push([output = output.without_value(), query = query.without_value(), key = key.without_value(),
+                        value = value.without_value(), forward](ExecutionContext& at) {
+      AttentionBackward backward;
+      const Tensor d_output = take_gradient(output);
+      if (!d_output.defined()) return;
+      backward.forward = forward;
+      backward.d_output = d_output.reshape(forward.query.shape());
+      const auto like = [&](const Tensor& tensor) {
+        return at.allocate(Shape{tensor.size(0), tensor.size(1), tensor.size(2) * tensor.size(3)}, tensor.dtype(), "gradient");
+      };
+      Tensor d_query = like(forward.query), d_key = like(forward.key), d_value = like(forward.value);
+      backward.d_query = d_query.reshape(forward.query.shape());
+      backward.d_key = d_key.reshape(forward.key.shape());
+      backward.d_value = d_value.reshape(forward.value.shape());
+      at.backend.attention().backward(at.stream, backward);
+      backward = {};
+      if (query.requires_gradient()) contribute(at, query, std::move(d_query));
+      if (key.requires_gradient()) contribute(at, key, std::move(d_key));
+      if (value.requires_gradient()) contribute(at, value, std::move(d_value));
+    });
+  return output;
+}
+
+}  // namespace dmuon

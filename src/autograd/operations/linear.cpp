@@ -1,0 +1,57 @@
+#include "autograd/operations/common.h"
+
+namespace dmuon {
+
+Variable linear(ExecutionContext& context, const Variable& x, const Variable& weight, const Variable& bias) {
+  const Tensor& input = x.value();
+  const Tensor& matrix = weight.value();
+  require_shape(input.rank() >= 1 && matrix.rank() == 2 && matrix.size(1) == input.size(-1) && matrix.dtype() == input.dtype(),
+                "linear: x ", x.to_string(), " needs a weight ", name_of(input.dtype()), "[out, ", input.rank() ? input.size(-1) : 1,
+                "], found ", weight.to_string());
+  require_vector("linear", "bias", bias, matrix.size(0), input);
+
+  Multiply forward;
+  forward.a = as_matrix(input);
+  forward.b = matrix;
+  forward.transpose_b = true;
+  forward.bias = value_or_undefined(bias);
+  const Tensor value = context.allocate(with_last(input.shape(), matrix.size(0)), input.dtype(), "linear");
+  forward.c = as_matrix(value);
+  context.backend.matrix().multiply(context.stream, forward);
+
+  const bool records = context.records({&x, &weight, &bias});
+  Variable output = make_output(value, records);
+  if (records)
+    // x's value is needed for the weight's gradient only.
+    context.tape->push([output = output.without_value(), x_gradient = x.without_value(), shape = input.shape(),
+                        saved = weight.requires_gradient() ? forward.a : Tensor(), weight,
+                        bias = bias.without_value()](ExecutionContext& at) mutable {
+      const Tensor taken = take_gradient(output);
+      if (!taken.defined()) return;
+      const Tensor d_output = as_matrix(taken);
+      if (weight.requires_gradient()) {  // d_weight = d_output^T x
+        const GradientTarget target = gradient_target(at, weight, weight.shape(), d_output.dtype());
+        Multiply product;
+        product.a = d_output;
+        product.transpose_a = true;
+        product.b = std::move(saved);
+        product.c = target.tensor;
+        product.beta = target.accumulate ? 1.0 : 0.0;
+        at.backend.matrix().multiply(at.stream, product);
+      }
+      if (const GradientTarget target = target_of(at, bias, Shape{d_output.size(1)}, d_output.dtype()); target.tensor.defined())
+        at.backend.matrix().column_sum(at.stream, {d_output, target.tensor, target.accumulate});
+      if (x_gradient.requires_gradient()) {  // d_x = d_output weight
+        const GradientTarget target = gradient_target(at, x_gradient, shape, d_output.dtype());
+        Multiply product;
+        product.a = d_output;
+        product.b = weight.value();
+        product.c = as_matrix(target.tensor);
+        product.beta = target.accumulate ? 1.0 : 0.0;
+        at.backend.matrix().multiply(at.stream, product);
+      }
+    });
+  return output;
+}
+
+}  // namespace dmuon

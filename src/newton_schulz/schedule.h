@@ -1,0 +1,29 @@
+// What an orthogonalisation will do, resolved from specification and shape: a pure function, so that ranks, grids and
+// batches agree. Everything that changes bits is decided here.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "dmuon/newton_schulz/newton_schulz.h"
+
+namespace dmuon {
+
+struct NewtonSchulzSchedule {
+  std::vector<std::array<double, 3>> rows;  // one per iteration
+  std::vector<int> segments;                // Gram form: first iteration of each segment, starting with 0
+  bool gram = false;
+  bool tall = false;       // rows > columns: the Gram matrix is X^T X and multiplies from the right
+  int64_t short_side = 0;  // of the matrix, the size of the Gram matrix
+  int64_t long_side = 0;
+
+  int iterations() const { return static_cast<int>(rows.size()); }
+  int segment_end(size_t segment) const { return segment + 1 < segments.size() ? segments[segment + 1] : iterations(); }
+};
+
+NewtonSchulzSchedule resolve(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns);
+// The same matrix in the direct form; what the guard reruns.
+NewtonSchulzSchedule direct_form(NewtonSchulzSchedule schedule);
+double flops(const NewtonSchulzSchedule& schedule);
+
+}  // namespace dmuon
