@@ -1,0 +1,79 @@
+#include "train/metrics.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "dmuon/core/error.h"
+#include "dmuon/core/text.h"
+
+namespace dmuon {
+
+Json to_json(const StepMetrics& metrics) {
+  Json line = Json::object();
+  const auto set = [&](const char* name, const std::optional<double>& value) {
+    if (value) line.set(name, *value);
+  };
+  line.set("step", metrics.step);
+  line.set("tokens", metrics.tokens);
+  set("train_loss", metrics.train_loss);
+  set("validation_loss", metrics.validation_loss);
+  set("learning_rate", metrics.learning_rate);
+  set("gradient_norm", metrics.gradient_norm);
+  line.set("step_seconds", metrics.step_seconds);
+  line.set("forward_seconds", metrics.forward_seconds);
+  line.set("backward_seconds", metrics.backward_seconds);
+  line.set("update_seconds", metrics.update_seconds);
+  line.set("exposed_communication_seconds", metrics.exposed_communication_seconds);
+  line.set("bytes_sent", metrics.bytes_sent);
+  line.set("tokens_per_second", metrics.tokens_per_second);
+  line.set("peak_bytes", metrics.peak_bytes);
+  if (metrics.skipped) line.set("skipped", true);
+  return line;
+}
+
+namespace {
+
+// Whole lines whose step is at most `last_step`.
+std::string kept_lines(const Path& path, int64_t last_step) {
+  std::error_code ignored;
+  if (last_step <= 0 || !std::filesystem::exists(path, ignored)) return {};
+  const std::string content = read_file(path, int64_t{1} << 34);
+  std::string kept;
+  for (size_t begin = 0; begin < content.size();) {
+    const size_t end = content.find('\n', begin);
+    if (end == std::string::npos) break;  // a line cut by a crash
+    const std::string line = content.substr(begin, end - begin);
+    begin = end + 1;
+    try {
+      const Json value = parse_json(line, path.string());
+      if (value.at("step").as_integer() <= last_step) kept += line + "\n";
+    } catch (const ConfigError&) {
+      // A damaged line is dropped: it can only be one that a crash cut in two.
+    }
+  }
+  return kept;
+}
+
+}  // namespace
+
+MetricsFile::MetricsFile(const Path& path, int64_t resumed_step) : path_(path) {
+  write_file_atomically(path, kept_lines(path, resumed_step));
+  descriptor_ = open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  if (descriptor_ < 0) throw StorageError(text("cannot append to ", path.string(), ": ", std::strerror(errno)));
+}
+
+MetricsFile::~MetricsFile() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+void MetricsFile::append(const Json& line) {
+  const std::string content = line.dump() + "\n";
+  const ssize_t put = ::write(descriptor_, content.data(), content.size());
+  if (put != static_cast<ssize_t>(content.size()))
+    throw StorageError(text("cannot append to ", path_.string(), ": ", put < 0 ? std::strerror(errno) : "the disk is full"));
+}
+
+}  // namespace dmuon

@@ -1,0 +1,41 @@
+// metrics.jsonl: one JSON object a line, names spelt out, append-only; a line is one write. On resume, lines after the
+// resumed step and a half-written last line are dropped, so steps never repeat.
+#pragma once
+
+#include <optional>
+
+#include "dmuon/core/file.h"
+#include "dmuon/core/json.h"
+
+namespace dmuon {
+
+// Times in seconds over the step just done; missing values are left out of the line.
+struct StepMetrics {
+  int64_t step = 0;    // updates done
+  int64_t tokens = 0;  // seen since the start of the run
+  std::optional<double> train_loss, validation_loss;
+  std::optional<double> learning_rate;  // of the matrix rule
+  std::optional<double> gradient_norm;  // before clipping
+  double step_seconds = 0, forward_seconds = 0, backward_seconds = 0, update_seconds = 0, exposed_communication_seconds = 0;
+  int64_t bytes_sent = 0;  // by this job's rank 0 in this step
+  double tokens_per_second = 0;
+  int64_t peak_bytes = 0;  // rank 0
+  bool skipped = false;    // the update was left out because a gradient was not finite
+};
+Json to_json(const StepMetrics& metrics);
+
+class MetricsFile {
+ public:
+  // Keeps lines with step <= `resumed_step` (0: a new run, the file starts empty). StorageError names the path.
+  MetricsFile(const Path& path, int64_t resumed_step);
+  ~MetricsFile();
+  MetricsFile(const MetricsFile&) = delete;
+  MetricsFile& operator=(const MetricsFile&) = delete;
+  void append(const Json& line);
+
+ private:
+  Path path_;
+  int descriptor_ = -1;
+};
+
+}  // namespace dmuon

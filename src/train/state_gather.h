@@ -1,0 +1,50 @@
+// Brings the pieces of cut optimizer states to the rank that writes them, chunk by chunk, so that no rank ever holds
+// more than a chunk of foreign state.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dmuon/shard/sharded_model.h"
+
+namespace dmuon {
+
+// All ranks walk the same sequence of cut states, ordered by key; the writer of a state receives its chunks, the others
+// send theirs. A rank whose file has failed still walks to the end, so that nobody waits for it.
+class StateGather {
+ public:
+  struct Item {
+    std::string key;
+    int tensor = 0;
+    int state = 0;  // index into the rule's states
+    int writer = 0;
+    int64_t elements = 0;
+  };
+
+  StateGather(Backend& backend, Communicator& world, ShardedModel& model);
+
+  const std::vector<Item>& items() const { return items_; }
+  // For the writer of item `index`: copies elements [first, first + count) to host memory. Ascending, within the item
+  // being walked; serves everything that comes before it in the sequence.
+  void read(size_t index, int64_t first, int64_t count, float* destination);
+  // Serves the rest of the sequence. Every rank calls it after its file, whether that succeeded or not.
+  void finish();
+
+ private:
+  void exchange_chunk();
+  void advance_to(size_t index, int64_t chunk);
+
+  Backend& backend_;
+  Communicator& world_;
+  ShardedModel& model_;
+  std::vector<Item> items_;
+  std::vector<std::vector<Piece>> pieces_;  // by rank
+  size_t item_ = 0;                         // the next chunk to be exchanged
+  int64_t chunk_ = 0;
+  size_t held_item_ = 0;  // the chunk in staging_
+  int64_t held_chunk_ = -1;
+  std::vector<float> staging_;
+};
+
+}  // namespace dmuon
