@@ -12,6 +12,7 @@
 #include "dmuon/io/checkpoint_writer.h"
 #include "dmuon/io/directory_lock.h"
 #include "dmuon/shard/sharded_model.h"
+#include "train/agreement.h"
 
 namespace dmuon {
 
@@ -65,22 +66,5 @@ class CheckpointKeeper {
   CrashPoints crash_;
   std::unique_ptr<DirectoryLock> lock_;
 };
-
-// Runs `work` on this rank; afterwards all ranks go on, or all throw the error of the lowest failing rank.
-template <class Work>
-void agreed(Communicator& world, Work&& work) {
-  std::string message;
-  ExitCode code = ExitCode::done;
-  try {
-    work();
-  } catch (const Error& error) {
-    message = error.what();
-    code = error.exit_code();
-  } catch (const std::exception& error) {
-    message = error.what();
-    code = ExitCode::storage;
-  }
-  world.agree(code == ExitCode::done, message, code);
-}
 
 }  // namespace dmuon

@@ -1,0 +1,159 @@
+#include "train/dry_run.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "dmuon/core/text.h"
+#include "train/batches.h"
+#include "train/counting_communicator.h"
+#include "train/devices.h"
+
+namespace dmuon {
+
+int64_t resident_bytes() {
+  long long pages = 0, resident = 0;
+  if (std::FILE* file = std::fopen("/proc/self/statm", "r")) {
+    if (std::fscanf(file, "%lld %lld", &pages, &resident) != 2) resident = 0;
+    std::fclose(file);
+  }
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+int64_t peak_resident_bytes() {
+  struct rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<int64_t>(usage.ru_maxrss) * 1024;
+}
+
+namespace {
+
+HostTokenBatch blank_batch(int64_t sequences, int64_t length) {
+  HostTokenBatch batch;
+  batch.sequences = sequences;
+  batch.length = length;
+  batch.tokens.assign(static_cast<size_t>(sequences * length), 0);
+  batch.targets.assign(static_cast<size_t>(sequences * length), 0);
+  batch.valid_targets = sequences * length;
+  return batch;
+}
+
+struct RankCost {
+  MemoryStatistics memory;
+  int64_t bytes_sent = 0;
+  double optimizer_flops = 0;
+};
+
+// Two steps, because the second starts with what the first left behind.
+RankCost simulate_rank(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families, int rank, int ranks,
+                       int threads) {
+  HostBackendOptions options;
+  options.mode = HostMode::shape_only;
+  options.threads = threads;
+  const std::unique_ptr<Backend> backend = make_backend(configuration.device, options);
+  const std::unique_ptr<Communicator> world = make_counting_communicator(rank, ranks);
+  ModelPlan plan = make_model(configuration, data, families);
+  RunRules rules = make_rules(configuration.optimizer, plan.model->inventory());
+  Plan owners = make_run_plan(configuration, plan.model->inventory(), rules.table, ranks);
+  ShardedModel sharded(*backend, *world, *plan.model, std::move(rules.table), std::move(owners));
+  sharded.initialize(0);
+  const StepShape shape = step_shape(configuration, ranks);
+  const Block mine = block(shape.global_batch, rank, ranks);
+  RankCost cost;
+  for (int64_t step = 1; step <= 2; ++step) {
+    const int64_t sent_before = sharded.bytes_sent();
+    sharded.begin_step();
+    for (int64_t k = 0; k < shape.micro_batches; ++k) {
+      const int64_t first = std::min(mine.count, k * shape.micro_batch_size);
+      const int64_t count = std::min(shape.micro_batch_size, mine.count - first);
+      sharded.begin_micro_batch();
+      ExecutionContext context{*backend, backend->compute_stream()};
+      PassSeconds seconds;
+      if (count > 0) train_micro_batch(*plan.model, context, blank_batch(count, configuration.model.context_length), 1.0, seconds);
+      sharded.end_micro_batch();
+    }
+    const double extras[] = {0.0, 0.0};
+    sharded.finish_gradients(extras);
+    backend->reset_costs();
+    sharded.update(step_values(rules, step, 1.0));
+    cost.bytes_sent = sharded.bytes_sent() - sent_before;
+  }
+  for (const auto& [name, kernel] : backend->costs()) cost.optimizer_flops += kernel.flops;
+  if (data.validation) {
+    ExecutionContext context{*backend, backend->compute_stream()};
+    evaluate_batch(*plan.model, context, blank_batch(configuration.evaluation.batch_size, configuration.model.context_length));
+  }
+  cost.memory = backend->allocator().statistics();
+  return cost;
+}
+
+}  // namespace
+
+DryRunReport dry_run(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families, int ranks, int threads) {
+  DryRunReport report;
+  report.resident_bytes = resident_bytes();
+  const ModelPlan plan = make_model(configuration, data, families);
+  report.model_flops_per_step =
+      plan.model->facts().flops_per_token(configuration.model.context_length) *
+      static_cast<double>(step_shape(configuration, ranks).global_batch * configuration.model.context_length);
+  const RunRules rules = make_rules(configuration.optimizer, plan.model->inventory());
+  for (size_t rule = 0; rule < rules.table.rules.size(); ++rule)
+    if (rules.routing.share[rule].tensors > 0)
+      report.optimizer_bytes_per_parameter[rules.table.rules[rule]->name()] = 4.0 * static_cast<double>(rules.table.rules[rule]->state().size());
+  for (int rank = 0; rank < ranks; ++rank) {
+    // Ranks differ by their slots only; a large job is sampled at its ends.
+    if (ranks > 16 && rank >= 8 && rank < ranks - 8) continue;
+    const RankCost cost = simulate_rank(configuration, data, families, rank, ranks, threads);
+    report.optimizer_flops_per_step += cost.optimizer_flops;
+    if (rank == 0 || cost.memory.total.peak > report.memory.total.peak) {
+      report.memory = cost.memory;
+      report.largest_rank = rank;
+      report.bytes_sent_per_step = cost.bytes_sent;
+    }
+  }
+  return report;
+}
+
+std::string describe_dry_run(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families, int ranks,
+                             int threads) {
+  const DryRunReport report = dry_run(configuration, data, families, ranks, threads);
+  const ModelPlan model = make_model(configuration, data, families);
+  const Inventory& inventory = model.model->inventory();
+  const RunRules rules = make_rules(configuration.optimizer, inventory);
+  const Plan plan = make_run_plan(configuration, inventory, rules.table, ranks);
+  const StepShape shape = step_shape(configuration, ranks);
+  const auto tera = [](double flops) { return format_number(flops * 1e-12, 4) + " TFLOP"; };
+
+  std::string out = text("Model ", configuration.model.family, ": ", format_count(inventory.elements()), " parameters in ",
+                         inventory.units().size(), " units\n\nRouting\n", rules.routing_table, "\nPlan: ", plan.strategy, " over ", ranks,
+                         ranks == 1 ? " rank" : " ranks", ", largest load ", tera(plan.makespan()), ", lower bound ", tera(plan.lower_bound), "\n");
+  std::vector<std::vector<std::string>> loads{{"rank", "whole tensors", "update cost", "elements held"}};
+  for (int rank = 0; rank < std::min(ranks, 32); ++rank) {
+    int64_t whole = 0, elements = 0;
+    for (const Piece& piece : plan.pieces(rank)) {
+      elements += piece.count;
+      whole += piece.count == inventory.parameters()[static_cast<size_t>(piece.tensor)].shape.elements();
+    }
+    loads.push_back({std::to_string(rank), std::to_string(whole), tera(plan.loads[static_cast<size_t>(rank)]), format_count(elements)});
+  }
+  out += format_table(loads);
+  out += text("\nStep: ", format_count(shape.global_batch), " sequences of ", configuration.model.context_length, " tokens = ",
+              format_count(shape.global_batch * configuration.model.context_length), " tokens, ", shape.micro_batches,
+              " micro-batch(es) of at most ", shape.micro_batch_size, " a rank\n  model ", tera(report.model_flops_per_step), ", optimizer ",
+              tera(report.optimizer_flops_per_step), ", sent by rank ", report.largest_rank, " ", format_bytes(report.bytes_sent_per_step), "\n");
+  std::vector<std::vector<std::string>> states{{"rule", "optimizer bytes per parameter"}};
+  for (const auto& [rule, bytes] : report.optimizer_bytes_per_parameter) states.push_back({rule, format_number(bytes, 0)});
+  out += "\n" + format_table(states);
+  out += text("\nMemory of rank ", report.largest_rank, " (the largest)\n");
+  std::vector<std::vector<std::string>> memory{{"category", "peak"}};
+  for (size_t i = 0; i < report.memory.categories.size(); ++i)
+    memory.push_back({std::string(name_of(static_cast<MemoryCategory>(i))), format_bytes(report.memory.categories[i].peak)});
+  memory.push_back({"all of them at once", format_bytes(report.memory.total.peak)});
+  memory.push_back({"program, libraries and open data", format_bytes(report.resident_bytes)});
+  memory.push_back({"predicted", format_bytes(report.predicted_bytes())});
+  return out + format_table(memory);
+}
+
+}  // namespace dmuon

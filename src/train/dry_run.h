@@ -1,0 +1,32 @@
+// What a run would need, without allocating or computing it: one training step and one evaluation batch of the real code
+// on a shape-only backend.
+#pragma once
+
+#include <string>
+
+#include "train/run.h"
+
+namespace dmuon {
+
+struct DryRunReport {
+  MemoryStatistics memory;           // peaks of the rank with the largest total
+  int largest_rank = 0;
+  int64_t resident_bytes = 0;        // of this process now: program, libraries and the opened data
+  int64_t bytes_sent_per_step = 0;   // of that rank
+  double model_flops_per_step = 0;   // the whole job, forward and backward
+  double optimizer_flops_per_step = 0;
+  std::map<std::string, double> optimizer_bytes_per_parameter;  // by rule
+
+  int64_t predicted_bytes() const { return memory.total.peak + resident_bytes; }
+};
+
+DryRunReport dry_run(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families, int ranks, int threads);
+// Sizes, routing, plan and memory as tables for people.
+std::string describe_dry_run(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families, int ranks,
+                             int threads);
+
+// Resident memory of this process in bytes: now, and at its highest.
+int64_t resident_bytes();
+int64_t peak_resident_bytes();
+
+}  // namespace dmuon

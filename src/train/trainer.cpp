@@ -1,0 +1,226 @@
+#include "train/trainer.h"
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+
+#include "dmuon/core/hash.h"
+#include "dmuon/core/log.h"
+#include "dmuon/core/text.h"
+#include "dmuon/optim/clipping.h"
+#include "train/batches.h"
+#include "train/evaluation.h"
+#include "train/signals.h"
+
+namespace dmuon {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+}  // namespace
+
+Trainer::Trainer(TrainerParts parts, TrainState state)
+    : parts_(parts),
+      state_(state),
+      shape_(step_shape(parts.configuration, parts.world.size())),
+      training_(WindowDataset::shuffled(parts.data.training, parts.configuration.model.context_length,
+                                        static_cast<uint64_t>(parts.configuration.seed))),
+      progress_(state.step, parts.configuration.training.steps, parts.configuration.logging.interval, parts.world.rank() == 0) {
+  if (parts.data.validation) validation_ = WindowDataset::sequential(parts.data.validation, parts.configuration.model.context_length);
+  agreed(parts_.world, [&] {
+    if (parts_.world.rank() == 0)
+      metrics_file_ = std::make_unique<MetricsFile>(Path(parts_.configuration.output) / "metrics.jsonl", state_.step);
+  });
+}
+
+RunResult Trainer::run() {
+  const Configuration& configuration = parts_.configuration;
+  const double step_limit = configuration.communication.step_timeout_seconds;
+  while (state_.step < configuration.training.steps && !stop_requested_) {
+    parts_.watchdog.enter(text("step ", state_.step + 1), 2.0 * step_limit);
+    step();
+    const bool last = state_.step == configuration.training.steps;
+    if (due(configuration.training.replica_check_interval) || last) parts_.sharded.check_replicas();
+    if (due(configuration.evaluation.interval) || last) metrics_.validation_loss = evaluate_now();
+    progress_.step(metrics_);
+    agreed(parts_.world, [&] {
+      if (metrics_file_ && (state_.step % configuration.logging.interval == 0 || last || metrics_.validation_loss || metrics_.skipped))
+        metrics_file_->append(to_json(metrics_));
+    });
+    if (due(configuration.checkpoint.interval) || (last && configuration.checkpoint.at_end) || stop_requested_) save_now();
+    if (due(configuration.sample.interval)) sample_now();
+    if (parts_.world.size() > 1) parts_.world.set_deadline(step_limit);
+  }
+  progress_.finish();
+  parts_.watchdog.leave();
+  if (stop_requested_) return RunResult::stopped;
+  if (configuration.sample.tokens > 0 && !due(configuration.sample.interval)) sample_now();
+  return RunResult::done;
+}
+
+void Trainer::step() {
+  const auto start = Clock::now();
+  const double exposed_before = parts_.sharded.exposed_seconds();
+  const int64_t bytes_before = parts_.sharded.bytes_sent();
+  const int64_t length = training_.length();
+  const Block mine = block(shape_.global_batch, parts_.world.rank(), parts_.world.size());
+  const double targets = static_cast<double>(shape_.global_batch * length);
+
+  double loss_sum = 0.0;
+  PassSeconds seconds;
+  parts_.sharded.begin_step();
+  for (int64_t k = 0; k < shape_.micro_batches; ++k) {
+    const int64_t first = std::min(mine.count, k * shape_.micro_batch_size);
+    const int64_t count = std::min(shape_.micro_batch_size, mine.count - first);
+    parts_.sharded.begin_micro_batch();
+    if (count > 0) {
+      ExecutionContext context{parts_.backend, parts_.backend.compute_stream()};
+      context.dropout_seed = mix64(static_cast<uint64_t>(parts_.configuration.seed) ^ mix64(static_cast<uint64_t>(state_.step) + 1));
+      context.first_sequence = mine.first + first;
+      const HostTokenBatch batch = training_.batch(state_.samples + mine.first + first, count);
+      loss_sum += train_micro_batch(parts_.model, context, batch, 1.0 / targets, seconds);
+    }
+    parts_.sharded.end_micro_batch();
+  }
+  const double extras[] = {loss_sum, stop_signal() != 0 ? 1.0 : 0.0};
+  const GradientReport report = parts_.sharded.finish_gradients(extras);
+  const double loss = report.sums[0] / targets;
+  stop_requested_ = report.sums[1] > 0.0;
+
+  const auto update_start = Clock::now();
+  const bool finite = report.finite && std::isfinite(loss);
+  ++state_.step;
+  state_.samples += shape_.global_batch;
+  state_.tokens += shape_.global_batch * length;
+  if (finite) {
+    const double coefficient = clip_coefficient(report.norm, parts_.configuration.training.gradient_clip);
+    std::vector<StepValues> values = step_values(parts_.rules, state_.step, coefficient);
+    ++state_.updates;
+    for (StepValues& value : values) value.step = state_.updates;
+    parts_.sharded.update(values);
+    parts_.backend.compute_stream().synchronize();
+    state_.skips_in_a_row = 0;
+  } else {
+    refuse_or_skip(report, loss);
+  }
+
+  metrics_ = StepMetrics{};
+  metrics_.update_seconds = seconds_since(update_start);
+  metrics_.step_seconds = seconds_since(start);
+  metrics_.forward_seconds = seconds.forward;
+  metrics_.backward_seconds = seconds.backward;
+  metrics_.exposed_communication_seconds = parts_.sharded.exposed_seconds() - exposed_before;
+  metrics_.bytes_sent = parts_.sharded.bytes_sent() - bytes_before;
+  account(report, loss, finite);
+}
+
+void Trainer::account(const GradientReport& report, double loss, bool finite) {
+  metrics_.step = state_.step;
+  metrics_.tokens = state_.tokens;
+  metrics_.train_loss = loss;
+  metrics_.gradient_norm = report.norm;
+  const ScheduledRule& matrix = parts_.rules.schedules[static_cast<size_t>(parts_.rules.matrix_rule)];
+  metrics_.learning_rate = scheduled_learning_rate(matrix.schedule, matrix.peak_learning_rate, state_.step);
+  metrics_.tokens_per_second = static_cast<double>(shape_.global_batch * training_.length()) / metrics_.step_seconds;
+  metrics_.peak_bytes = parts_.backend.allocator().statistics().total.peak;
+  metrics_.skipped = !finite;
+}
+
+// All ranks come here together with the same report: the policy needs no further agreement.
+void Trainer::refuse_or_skip(const GradientReport& report, double loss) {
+  const std::string what = text("step ", state_.step, ": ",
+                                report.finite ? text("the loss is not finite (", format_number(loss), ")")
+                                              : text("the gradient of ", report.first_non_finite, " is not finite"),
+                                ", loss ", format_number(loss));
+  ++state_.skips_in_a_row;
+  const TrainingConfiguration& training = parts_.configuration.training;
+  if (training.non_finite == "skip" && state_.skips_in_a_row <= training.maximum_skips) {
+    if (parts_.world.rank() == 0) log_warning(text(what, "; the update is skipped (training.non_finite = skip)"));
+    return;
+  }
+  throw AgreedError(ExitCode::numerical,
+                    text(what, training.non_finite == "skip" ? text("; ", state_.skips_in_a_row, " steps in a row (training.maximum_skips)") : "",
+                         ". Nothing was updated or saved; lower the learning rate or look at the data, then resume from the last checkpoint"));
+}
+
+std::optional<double> Trainer::evaluate_now() {
+  if (!validation_) return std::nullopt;
+  parts_.watchdog.enter("evaluation", 0);
+  return evaluate(parts_.backend, parts_.world, parts_.model, *validation_, parts_.configuration.evaluation.batch_size,
+                  parts_.configuration.evaluation.maximum_tokens);
+}
+
+void Trainer::sample_now() {
+  const SampleConfiguration& sample = parts_.configuration.sample;
+  if (!parts_.data.tokenizer || sample.tokens == 0) return;
+  parts_.watchdog.enter("sampling", 0);
+  parts_.sharded.wait_for_parameters();
+  agreed(parts_.world, [&] {
+    if (parts_.world.rank() != 0) return;
+    const std::vector<int32_t> prompt = parts_.data.tokenizer->encode(sample.prompt, "sample.prompt");
+    GenerationOptions options{sample.tokens, sample.temperature, sample.top_k, sample.top_p, static_cast<uint64_t>(sample.seed), 0};
+    std::string all;
+    for (int64_t i = 0; i < sample.count; ++i) {
+      options.sequence = static_cast<uint64_t>(i);
+      const std::vector<int32_t> ids = dmuon::generate(parts_.backend, parts_.model, prompt, options);
+      all += text("--- sample ", i + 1, " after step ", state_.step, "\n", sample.prompt, parts_.data.tokenizer->decode(ids), "\n");
+    }
+    progress_.say("");
+    std::fwrite(all.data(), 1, all.size(), stdout);
+    std::fflush(stdout);
+    const Path path = Path(parts_.configuration.output) / "samples.txt";
+    std::FILE* file = std::fopen(path.c_str(), "ab");
+    if (file == nullptr || std::fwrite(all.data(), 1, all.size(), file) != all.size() || std::fclose(file) != 0)
+      log_warning(text("cannot append to ", path.string(), "; the samples above are not kept"));
+  });
+}
+
+void Trainer::save_now() {
+  if (last_saved_step_ == state_.step) return;
+  const CheckpointConfiguration& checkpoint = parts_.configuration.checkpoint;
+  const double limit = parts_.configuration.communication.checkpoint_timeout_seconds;
+  parts_.watchdog.enter("checkpoint", limit);
+  parts_.world.set_deadline(limit);
+  SaveRequest request;
+  request.state = state_;
+  request.configuration_hash = hash_to_hex(configuration_hash(parts_.configuration));
+  request.dataset_fingerprint = hash_to_hex(hash_name(parts_.data.fingerprint.dump()));
+  request.texts.emplace_back("configuration.json", to_json(parts_.configuration).dump(2) + "\n");
+  request.texts.emplace_back("model.json", parts_.model_settings.dump(2) + "\n");
+  request.texts.emplace_back("dataset.json", parts_.data.fingerprint.dump(2) + "\n");
+  request.texts.emplace_back("rules.json", describe_rules(parts_.rules, parts_.sharded.rules(), parts_.sharded.inventory()).dump(2) + "\n");
+  request.texts.emplace_back("plan.json",
+                             parts_.sharded.plan().to_json(plan_tensors(parts_.sharded.inventory(), parts_.sharded.rules())).dump(2) + "\n");
+  if (parts_.data.tokenizer) request.texts.emplace_back("tokenizer.json", parts_.data.tokenizer->to_json().dump() + "\n");
+  try {
+    parts_.keeper.save(parts_.sharded, request);
+    failed_saves_ = 0;
+    last_saved_step_ = state_.step;
+    if (parts_.world.rank() == 0) progress_.say(text("saved step ", state_.step));
+  } catch (const AgreedError& error) {
+    // Only a storage failure may be survived, and only if the configuration says so.
+    if (error.exit_code() != ExitCode::storage || checkpoint.on_failure != "continue" || ++failed_saves_ >= checkpoint.maximum_failures) throw;
+    if (parts_.world.rank() == 0)
+      log_warning(text("step ", state_.step, " was not saved (failure ", failed_saves_, " of at most ", checkpoint.maximum_failures - 1, "): ", error.what()));
+  }
+}
+
+void require_same_run(const CheckpointReader& reader, const Configuration& configuration, const Json& model_settings, const Json& rules) {
+  const auto differ = [&](const std::string& what, const Json& saved, const Json& now) {
+    if (!(saved == now))
+      throw CheckpointError(text(reader.path().string(), " was written with another ", what, ": ", saved.dump(), " there, ", now.dump(),
+                                 " now; resume with the configuration of the run, or start a new one with another \"output\""));
+  };
+  const Json saved = reader.configuration();
+  differ("seed", saved.at("seed"), Json(configuration.seed));
+  const Json saved_model = parse_json(reader.text_of("model.json"), "model.json");
+  for (const auto& [key, value] : model_settings.as_object())
+    if (const Json* other = saved_model.find(key)) differ("model." + key, *other, value);
+  const Json saved_rules = parse_json(reader.text_of("rules.json"), "rules.json");
+  if (saved_rules.as_array().size() != rules.as_array().size()) differ("routing of parameters to rules", saved_rules, rules);
+  for (size_t i = 0; i < rules.as_array().size(); ++i)
+    for (const char* key : {"rule", "description", "parameters"}) differ(text("optimizer ", key), saved_rules.as_array()[i].at(key), rules.as_array()[i].at(key));
+}
+
+}  // namespace dmuon

@@ -1,0 +1,64 @@
+// The training loop. Everything that can fail or that must be decided by all ranks together happens between steps, in one
+// order on every rank.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "comm/watchdog.h"
+#include "dmuon/train/generator.h"
+#include "train/checkpointing.h"
+#include "train/metrics.h"
+#include "train/progress.h"
+#include "train/run.h"
+
+namespace dmuon {
+
+struct TrainerParts {
+  const Configuration& configuration;
+  Communicator& world;
+  Backend& backend;
+  const TokenData& data;
+  Model& model;
+  Json model_settings;
+  RunRules& rules;
+  ShardedModel& sharded;
+  CheckpointKeeper& keeper;
+  Watchdog& watchdog;
+};
+
+enum class RunResult { done, stopped };
+
+class Trainer {
+ public:
+  Trainer(TrainerParts parts, TrainState state);
+
+  // Runs to the configured number of steps or until a signal; evaluates, samples, saves.
+  RunResult run();
+
+ private:
+  void step();
+  void account(const GradientReport& report, double loss, bool finite);
+  void refuse_or_skip(const GradientReport& report, double loss);
+  std::optional<double> evaluate_now();
+  void sample_now();
+  void save_now();
+  bool due(int64_t interval) const { return interval > 0 && state_.step % interval == 0; }
+
+  TrainerParts parts_;
+  TrainState state_;
+  StepShape shape_;
+  WindowDataset training_;
+  std::optional<WindowDataset> validation_;
+  std::unique_ptr<MetricsFile> metrics_file_;  // rank 0
+  Progress progress_;
+  StepMetrics metrics_;  // of the step just done
+  bool stop_requested_ = false;
+  int failed_saves_ = 0;
+  int64_t last_saved_step_ = -1;
+};
+
+// Names what a resumed run must not change and where it does: seed, model, rules. CheckpointError.
+void require_same_run(const CheckpointReader& reader, const Configuration& configuration, const Json& model_settings, const Json& rules);
+
+}  // namespace dmuon

@@ -1,0 +1,3 @@
+#include "dmuon/train/train.h"
+
+int main(int argc, char** argv) { return dmuon::train(argc, argv, dmuon::models()); }
