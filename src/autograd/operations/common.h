@@ -50,7 +50,7 @@ inline DType statistics_dtype(DType dtype) { return dtype == DType::float64 ? dt
 
 // Target for the gradient of a parameter-like input, or nothing when it needs none.
 inline GradientTarget target_of(ExecutionContext& context, const Variable& variable, const Shape& shape, DType dtype) {
-  if (!variable.defined() || !variable.requires_gradient()) return {};
+  if (!variable.requires_gradient()) return {};
   return gradient_target(context, variable, shape, dtype);
 }
 
