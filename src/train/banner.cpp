@@ -20,7 +20,7 @@ double measure_gemm_flops(Backend& backend) {
   double best = 1e30;
   for (int i = 0; i < 4; ++i) {
     const auto start = std::chrono::steady_clock::now();
-    backend.matrix().multiply(stream, {a, b, c});
+    backend.matrix().multiply(stream, {.a = a, .b = b, .c = c, .bias = {}});
     stream.synchronize();
     best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
