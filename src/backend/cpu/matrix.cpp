@@ -1,0 +1,162 @@
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/kernel_flops.h"
+
+namespace dmuon::cpu {
+namespace {
+
+struct ProductShape {
+  ProductShape(const Tensor& a, bool transpose_a, const Tensor& out)
+      : m(out.rows()), n(out.size(-1)), k(transpose_a ? a.rows() : a.size(-1)) {}
+  int64_t m, n, k;
+};
+
+// Cuts one product into `pieces` of about equal work. Any cut gives the same bits (simd/gemm.h).
+void cut(const simd::Table& simd, const simd::GemmTask& whole, int64_t pieces, std::vector<simd::GemmTask>& out) {
+  const auto boundary = [](double fraction, int64_t size, int64_t multiple) {
+    const auto at = static_cast<int64_t>(std::llround(fraction * static_cast<double>(size) / static_cast<double>(multiple))) * multiple;
+    return std::min(at, size);
+  };
+  // Symmetric: strips of rows of equal area below the diagonal. Otherwise a grid of pieces as square as may be.
+  int64_t down = pieces;
+  if (!whole.symmetric) {
+    double best = 0;
+    for (int64_t rows = 1; rows <= pieces; ++rows) {
+      if (pieces % rows != 0) continue;
+      const double height = static_cast<double>(whole.m) / static_cast<double>(rows);
+      const double width = static_cast<double>(whole.n) / static_cast<double>(pieces / rows);
+      const double squareness = std::min(height / width, width / height);
+      if (squareness > best) best = squareness, down = rows;
+    }
+  }
+  const int64_t across = pieces / down;
+  for (int64_t i = 0; i < down; ++i)
+    for (int64_t j = 0; j < across; ++j) {
+      simd::GemmTask piece = whole;
+      const double top = static_cast<double>(i) / static_cast<double>(down),
+                   bottom = static_cast<double>(i + 1) / static_cast<double>(down);
+      piece.row_begin = boundary(whole.symmetric ? std::sqrt(top) : top, whole.m, simd.tile_rows);
+      piece.row_end = boundary(whole.symmetric ? std::sqrt(bottom) : bottom, whole.m, simd.tile_rows);
+      if (i + 1 == down) piece.row_end = whole.m;
+      piece.column_begin = boundary(static_cast<double>(j) / static_cast<double>(across), whole.n, simd.tile_columns);
+      piece.column_end = boundary(static_cast<double>(j + 1) / static_cast<double>(across), whole.n, simd.tile_columns);
+      if (j + 1 == across) piece.column_end = whole.n;
+      out.push_back(piece);
+    }
+}
+
+int64_t workspace_floats(const simd::Table& simd, const ProductShape& shape) {
+  return simd.gemm_workspace_floats(shape.m, shape.n, shape.k);
+}
+
+// Runs products of any shapes; `workspace` has `floats_per_part` for every part of the team. Small matrices stay whole and
+// go to the parts in contiguous runs; large ones are cut so that every part gets the same number of pieces.
+void run_products(const simd::Table& simd, const Team& team, const std::vector<simd::GemmTask>& products, float* workspace,
+                  int64_t floats_per_part) {
+  const auto count = static_cast<int64_t>(products.size());
+  const int64_t pieces = team.parts / std::gcd(count, static_cast<int64_t>(team.parts));
+  std::vector<simd::GemmTask> tasks;
+  double flops = 0;
+  for (const simd::GemmTask& product : products) {
+    const double here = 2.0 * static_cast<double>(product.m) * static_cast<double>(product.n) * static_cast<double>(product.k);
+    flops += here;
+    cut(simd, product, here < 1e6 ? 1 : pieces, tasks);
+  }
+  const auto all = static_cast<int64_t>(tasks.size());
+  team.split(all, 1, flops < 1e6 ? all + 1 : 0, [&](int part, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      simd::GemmTask& task = tasks[static_cast<size_t>(i)];
+      if (task.row_begin == task.row_end || task.column_begin == task.column_end) continue;
+      task.workspace = workspace + part * floats_per_part;
+      simd.gemm(task);
+    }
+  });
+}
+
+}  // namespace
+
+void Matrix::multiply(Stream& stream, const Multiply& m) {
+  const ProductShape shape(m.a, m.transpose_a, m.c);
+  const Team team = backend_.team(stream);
+  const simd::Table& simd = backend_.simd();
+  LibraryGemm* library = shape.k > 0 ? backend_.library_gemm() : nullptr;
+  const int64_t floats = library ? 0 : workspace_floats(simd, shape);
+  const Tensor workspace = backend_.workspace(floats * team.parts, "packed panels of a product");
+  backend_.launch(stream, "multiply", flops_of(m), {m.a, m.b, m.c, m.bias, workspace}, [=, &simd] {
+    if (shape.m == 0 || shape.n == 0) return;
+    if (library) {
+      library->multiply({.m = shape.m,
+                         .n = shape.n,
+                         .k = shape.k,
+                         .a = m.a.data<float>(),
+                         .b = m.b.data<float>(),
+                         .c = m.c.data<float>(),
+                         .transpose_a = m.transpose_a,
+                         .transpose_b = m.transpose_b,
+                         .alpha = static_cast<float>(m.alpha),
+                         .beta = static_cast<float>(m.beta),
+                         .bias = optional_data(m.bias)},
+                        team.threaded ? team.parts : 1);
+      return;
+    }
+    simd::GemmTask task;
+    task.m = shape.m, task.n = shape.n, task.k = shape.k;
+    task.a = m.a.data<float>(), task.b = m.b.data<float>(), task.c = task.d = m.c.data<float>();
+    task.a_stride = m.a.size(-1), task.b_stride = m.b.size(-1), task.d_stride = shape.n;
+    task.transpose_a = m.transpose_a, task.transpose_b = m.transpose_b;
+    task.alpha = static_cast<float>(m.alpha), task.beta = static_cast<float>(m.beta);
+    task.bias = optional_data(m.bias);
+    run_products(simd, team, {task}, workspace.data<float>(), floats);
+  });
+}
+
+void Matrix::batched_product(Stream& stream, const BatchedProduct& p) {
+  const Team team = backend_.team(stream);
+  const simd::Table& simd = backend_.simd();
+  int64_t floats = 0;
+  for (size_t i = 0; i < p.d.size(); ++i) floats = std::max(floats, workspace_floats(simd, ProductShape(p.a[i], p.transpose_a, p.d[i])));
+  const Tensor workspace = backend_.workspace(floats * team.parts, "packed panels of a batch of products");
+  std::vector<Tensor> touched = p.d;
+  for (const auto* operands : {&p.a, &p.b, &p.c}) touched.insert(touched.end(), operands->begin(), operands->end());
+  touched.push_back(workspace);
+  backend_.launch(stream, "batched_product", flops_of(p), std::move(touched), [=, &simd] {
+    std::vector<simd::GemmTask> products;
+    for (size_t i = 0; i < p.d.size(); ++i) {
+      const ProductShape shape(p.a[i], p.transpose_a, p.d[i]);
+      if (shape.m == 0 || shape.n == 0) continue;
+      simd::GemmTask task;
+      task.m = shape.m, task.n = shape.n, task.k = shape.k;
+      task.a = p.a[i].data<float>(), task.b = p.b[i].data<float>(), task.d = p.d[i].data<float>();
+      task.c = p.beta != 0.0 ? p.c[i].data<float>() : nullptr;
+      task.a_stride = p.a[i].size(-1), task.b_stride = p.b[i].size(-1), task.d_stride = shape.n;
+      task.transpose_a = p.transpose_a, task.transpose_b = p.transpose_b;
+      task.alpha = static_cast<float>(p.alphas.empty() ? p.alpha : p.alphas[i]), task.beta = static_cast<float>(p.beta);
+      task.diagonal = static_cast<float>(p.diagonal);
+      task.symmetric = p.symmetric;
+      products.push_back(task);
+    }
+    if (!products.empty()) run_products(simd, team, products, workspace.data<float>(), floats);
+  });
+}
+
+void Matrix::column_sum(Stream& stream, const ColumnSum& s) {
+  const Team team = backend_.team(stream);
+  const simd::Table& simd = backend_.simd();
+  const RowBlocks blocks(s.in.rows());
+  const int64_t columns = s.in.size(-1);
+  const Tensor partials = backend_.workspace(blocks.count * columns, "partial column sums");
+  backend_.launch(stream, "column_sum", 0, {s.in, s.out, partials}, [=, &simd] {
+    if (columns == 0) return;
+    float* sums = partials.data<float>();
+    team.split(blocks.count, 1, s.in.elements() < 16384 ? blocks.count + 1 : 0, [&](int, int64_t begin, int64_t end) {
+      for (int64_t b = begin; b < end; ++b)
+        simd.column_sum(s.in.data<float>(), columns, blocks.begin(b), blocks.end(b), sums + b * columns);
+    });
+    add_partials(simd, team, sums, blocks.count, s.accumulate, s.out);
+  });
+}
+
+}  // namespace dmuon::cpu
