@@ -45,7 +45,8 @@ class Muon final : public UpdateRule {
     result.set("momentum", options_.momentum);
     result.set("momentum_start", options_.momentum_warmup_steps > 0 ? options_.momentum_start : options_.momentum);
     result.set("momentum_warmup_steps", options_.momentum_warmup_steps);
-    for (const auto& [key, value] : options_.newton_schulz.description().as_object()) result.set(key, value);
+    const Json newton_schulz = options_.newton_schulz.description();
+    for (const auto& [key, value] : newton_schulz.as_object()) result.set(key, value);
     result.set("newton_schulz_dtype", "float32");
     result.set("scale", name_of(options_.scale));
     result.set("scale_factor", options_.scale_factor);

@@ -66,3 +66,74 @@ TEST_CASE("Muon presets follow their published trajectories") {
   check_close(run(*make_muon(options), start, gradients, Shape{2, 3}, each.learning_rate), expected, 1e-12);
   check_close(run(*make_muon(options), start, gradients, Shape{2, 3}, each.learning_rate, DType::float32), expected, 1e-6);
 }
+
+TEST_CASE("Muon equals the float64 transcriptions: shapes, scheduled momentum, a zero gradient on the way") {
+  const Json data = fixture("optimizer_fixtures.json").at("muon");
+  const auto form = GENERATE(IterationForm::direct, IterationForm::gram, IterationForm::automatic);
+  for (const Json& each : data.at("cases").as_array()) {
+    const Json& input = data.at("inputs").at(each.at("input").as_string());
+    std::vector<int64_t> sizes;
+    for (const Json& size : input.at("shape").as_array()) sizes.push_back(size.as_integer());
+    std::vector<std::vector<double>> gradients;
+    for (const Json& gradient : input.at("gradients").as_array()) gradients.push_back(numbers(gradient));
+    MuonOptions options = muon_options(each.at("preset").as_string());
+    options.newton_schulz.form = form;
+    options.weight_decay = each.at("weight_decay").as_number();
+    options.momentum_start = each.at("momentum_start").as_number();
+    options.momentum_warmup_steps = each.at("momentum_warmup_steps").as_integer();
+    INFO(options.newton_schulz.coefficients << " " << each.at("preset").as_string() << ", " << each.at("input").as_string() << ", "
+                                            << name_of(form) << ", momentum over " << options.momentum_warmup_steps);
+    const double rate = each.at("learning_rate").as_number();
+    const Shape shape{std::span<const int64_t>(sizes)};
+    const std::vector<double> start = numbers(input.at("start"));
+    check_close(run(*make_muon(options), start, gradients, shape, rate), each.at("parameters"), 1e-12);
+    check_close(run(*make_muon(options), start, gradients, shape, rate, DType::float32), each.at("parameters"), 2e-6);
+  }
+}
+
+TEST_CASE("AdamW and SGD equal torch's") {
+  const Json data = fixture("optimizer_fixtures.json").at("torch");
+  const std::vector<double> start = numbers(data.at("start"));
+  std::vector<std::vector<double>> gradients;
+  for (const Json& gradient : data.at("gradients").as_array()) gradients.push_back(numbers(gradient));
+  for (const Json& each : data.at("adamw").as_array()) {
+    const auto rule = make_adamw(
+        {each.at("beta1").as_number(), each.at("beta2").as_number(), each.at("epsilon").as_number(), each.at("weight_decay").as_number()});
+    check_close(run(*rule, start, gradients, Shape{3, 4}, each.at("learning_rate").as_number()), each.at("parameters"), 1e-14);
+  }
+  for (const Json& each : data.at("sgd").as_array()) {
+    const auto rule = make_sgd({each.at("momentum").as_number(), each.at("dampening").as_number(), each.at("nesterov").as_bool(), 0.0});
+    check_close(run(*rule, start, gradients, Shape{3, 4}, each.at("learning_rate").as_number()), each.at("parameters"), 1e-14);
+  }
+}
+
+TEST_CASE("AdamW's bias correction holds at large step numbers") {
+  // After many steps of one gradient m = g (1 - beta1^t), v = g^2 (1 - beta2^t): the update is g / (|g| + epsilon).
+  const auto backend = reference_backend();
+  const auto rule = make_adamw({0.9, 0.999, 0.0, 0.0});
+  for (int64_t step : {int64_t{1}, int64_t{255}, int64_t{1000}, int64_t{100000}}) {
+    const double m = 1.0 - std::pow(0.9, static_cast<double>(step - 1)), v = 1.0 - std::pow(0.999, static_cast<double>(step - 1));
+    UpdateItem item{"weight",
+                    tensor_of(*backend, {1.0}, Shape{1}, DType::float64),
+                    tensor_of(*backend, {2.0}, Shape{1}, DType::float64),
+                    {tensor_of(*backend, {2.0 * m}, Shape{1}, DType::float64), tensor_of(*backend, {4.0 * v}, Shape{1}, DType::float64)}};
+    rule->prepare(*backend, backend->compute_stream(), {step, 0.5, 1.0});
+    rule->global(*backend, backend->compute_stream(), {&item, 1});
+    CHECK(to_doubles(*backend, item.parameter).front() == Approx(0.5).epsilon(1e-12));
+  }
+}
+
+TEST_CASE("SGD's decay is decoupled: it shrinks the parameter and leaves the momentum alone") {
+  const auto backend = reference_backend();
+  const auto rule = make_sgd({0.9, 0.0, false, 0.25});
+  UpdateItem item{"weight",
+                  tensor_of(*backend, {8.0, -4.0}, Shape{2}, DType::float64),
+                  tensor_of(*backend, {0.0, 0.0}, Shape{2}, DType::float64),
+                  {tensor_of(*backend, {0.0, 0.0}, Shape{2}, DType::float64)}};
+  for (int64_t step : {1, 2}) {
+    rule->prepare(*backend, backend->compute_stream(), {step, 0.5, 1.0});
+    rule->global(*backend, backend->compute_stream(), {&item, 1});
+  }
+  CHECK(to_doubles(*backend, item.parameter) == std::vector<double>{8.0 * 0.875 * 0.875, -4.0 * 0.875 * 0.875});
+  CHECK(to_doubles(*backend, item.state[0]) == std::vector<double>{0.0, 0.0});
+}
