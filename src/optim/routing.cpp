@@ -110,11 +110,14 @@ Routing route(const RoutingRequest& request, std::span<const RoutedParameter> pa
   }
   check_overrides(request, parameters, used);
 
-  const int64_t on_matrix = routing.share[static_cast<size_t>(request.matrix_rule)].elements;
-  if (request.matrix_rule != request.auxiliary_rule && 2 * on_matrix < elements)
-    routing.warnings.push_back(text("only ", percent(on_matrix, elements), " of all elements are on the matrix rule (",
-                                    request.rules[static_cast<size_t>(request.matrix_rule)].name,
-                                    "); the routing table shows where the others went"));
+  // Several rules may be Muon with different hyper-parameters; what counts is the share of all of them.
+  const RoutedRule& matrix_rule = request.rules[static_cast<size_t>(request.matrix_rule)];
+  int64_t on_matrix = 0;
+  for (size_t i = 0; i < request.rules.size(); ++i)
+    if (request.rules[i].matrices_only) on_matrix += routing.share[i].elements;
+  if (matrix_rule.matrices_only && 2 * on_matrix < elements)
+    routing.warnings.push_back(text("only ", percent(on_matrix, elements), " of all elements are on ", matrix_rule.name,
+                                    "; the routing table shows where the others went"));
   return routing;
 }
 

@@ -86,9 +86,13 @@ TEST_CASE("a small share on the matrix rule is warned about") {
   const Routing routing = route(request(), parameters);
   REQUIRE(routing.warnings.size() == 1);
   CHECK_THAT(routing.warnings.front(), Catch::Contains("9.1 %") && Catch::Contains("muon"));
-  RoutingRequest one_rule = request();
-  one_rule.auxiliary_rule = 0;
-  CHECK(route(one_rule, parameters).warnings.empty());
+  RoutingRequest element_wise = request();
+  element_wise.matrix_rule = 2;
+  CHECK(route(element_wise, parameters).warnings.empty());
+  RoutingRequest two_muons = request();  // the share of every rule for matrices counts
+  two_muons.rules.push_back({"muon", true, 1});
+  two_muons.overrides = {{"embedding", 3}};
+  CHECK(route(two_muons, parameters).warnings.empty());
 }
 
 TEST_CASE("the routing table") {

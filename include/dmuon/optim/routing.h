@@ -52,7 +52,7 @@ struct Routing {
 
 // ConfigError naming the override and the nearest parameter when a pattern matches nothing, and naming parameter, shape
 // and override when a rule for matrices gets a tensor that is none; also for an override of a buffer by its full name.
-// Warns when less than half of all elements are on the matrix rule although it differs from the auxiliary one.
+// Warns when the matrix rule takes matrices only and less than half of all elements are on such rules.
 Routing route(const RoutingRequest& request, std::span<const RoutedParameter> parameters);
 
 // * matches any text; everything else matches itself.
