@@ -98,15 +98,16 @@ std::vector<int64_t> make_cuts(int ranks, int64_t elements, int kind) {
   return cuts;
 }
 
+template <class T>
 std::vector<int64_t> sizes_for(const Matrix& m) {
-  std::vector<int64_t> sizes{0, 1, 3, 1000, 4099, 70001};
-  if (m.thorough) sizes.push_back(700003);
+  std::vector<int64_t> sizes = m.sizes;
+  if (std::is_same_v<T, float>) sizes.push_back(m.large);
   return sizes;
 }
 
 template <class T>
 void broadcast_of(Matrix& m) {
-  for (int64_t elements : sizes_for(m))
+  for (int64_t elements : sizes_for<T>(m))
     for (int root = 0; root < m.group.size(); ++root) {
       const Tensor data = make<T>(m.allocator, elements);
       fill<T>(data, m.group.rank(), 1 + root);
@@ -119,7 +120,7 @@ void broadcast_of(Matrix& m) {
 
 template <class T>
 void all_reduce_of(Matrix& m, std::vector<ReduceOperation> operations) {
-  for (int64_t elements : sizes_for(m))
+  for (int64_t elements : sizes_for<T>(m))
     for (ReduceOperation operation : operations) {
       const Tensor data = make<T>(m.allocator, elements);
       fill<T>(data, m.group.rank(), 7);
@@ -132,8 +133,8 @@ void all_reduce_of(Matrix& m, std::vector<ReduceOperation> operations) {
 
 template <class T>
 void all_gather_of(Matrix& m) {
-  for (int64_t elements : sizes_for(m))
-    for (int kind = 0; kind < 5; ++kind) {
+  for (int64_t elements : sizes_for<T>(m))
+    for (int kind = 0; kind < (elements == m.large ? 2 : 5); ++kind) {
       const std::vector<int64_t> cuts = make_cuts(m.group.size(), elements, kind);
       const Tensor data = make<T>(m.allocator, elements);
       fill<T>(data, m.group.rank(), 3);
@@ -151,8 +152,8 @@ void all_gather_of(Matrix& m) {
 
 template <class T>
 void reduce_scatter_of(Matrix& m) {
-  for (int64_t elements : sizes_for(m))
-    for (int kind = 0; kind < 5; ++kind)
+  for (int64_t elements : sizes_for<T>(m))
+    for (int kind = 0; kind < (elements == m.large ? 2 : 5); ++kind)
       for (int form = 0; form < 3; ++form) {  // into another tensor, added to it, in place
         const std::vector<int64_t> cuts = make_cuts(m.group.size(), elements, kind);
         const size_t rank = static_cast<size_t>(m.group.rank());

@@ -18,7 +18,8 @@ struct Matrix {
   Stream& stream;
   Allocator& allocator;
   Check check;
-  bool thorough = true;  // also buffers of several pieces
+  std::vector<int64_t> sizes = {0, 1, 3, 4099, 70001};
+  int64_t large = 700003;  // several pieces; only for float32
 
   void barrier();
   void broadcast();

@@ -27,7 +27,7 @@ int main() {
   });
   checks.section("worker stream, guarded storage", [&] {
     const auto stream = make_worker_stream("comm");
-    Matrix{world.communicator(), *stream, *guarded, check, false}.everything();
+    Matrix{world.communicator(), *stream, *guarded, check, {0, 1, 4099}, 70001}.everything();
     stream->synchronize();
   });
   checks.section("two groups", [&] { two_groups(world.communicator(), *allocator, check); });

@@ -1,0 +1,83 @@
+// How whole jobs end: exit code, time and text.
+#include <unistd.h>
+
+#include "support/catch.h"
+#include "support/mpi_launch.h"
+
+using namespace dmuon::testing;
+
+namespace {
+
+Ended fault(int ranks, const std::string& name) {
+  const Ended ended = run_ranks_of(DMUON_MPIEXEC, ranks, dmuon::text(DMUON_FAULT_PROGRAM, " ", name), 60);
+  UNSCOPED_INFO(ended.output);
+  return ended;
+}
+
+std::string host() {
+  char name[256] = {};
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+}  // namespace
+
+TEST_CASE("no fault, no error") {
+  const Ended ended = fault(3, "none");
+  CHECK(ended.exit_code == 0);
+  CHECK(ended.output == "");
+}
+
+TEST_CASE("a rank that throws ends the job with its code and its text last") {
+  const Ended ended = fault(3, "throw");
+  CHECK(ended.exit_code == 2);
+  CHECK(ended.seconds < 10);
+  CHECK_THAT(ended.last_of_ranks(), Catch::StartsWith("dmuon: rank 2: shard train_000003.bin"));
+}
+
+TEST_CASE("a rank that stops is named at the deadline") {
+  const Ended ended = fault(3, "stop");
+  CHECK(ended.exit_code == 4);
+  CHECK(ended.seconds < 20);
+  CHECK_THAT(ended.last_of_ranks(), Catch::Contains("rank 2 (" + host() + "), which has not entered") && Catch::Contains("barrier #3"));
+  CHECK_THAT(ended.output, Catch::Contains("within 3.0s"));
+}
+
+TEST_CASE("a rank that dies ends the job") {
+  const Ended killed = fault(3, "kill");
+  CHECK(killed.exit_code != 0);
+  CHECK(killed.seconds < 10);
+  const Ended left = fault(3, "leave");
+  CHECK(left.exit_code != 0);
+  CHECK(left.seconds < 10);
+}
+
+TEST_CASE("ranks in different collectives end the job and name both") {
+  const Ended ended = fault(2, "mismatch");
+  CHECK(ended.exit_code == 4);
+  CHECK(ended.seconds < 10);
+  CHECK_THAT(ended.last_of_ranks(), Catch::Contains("barrier #3") && Catch::Contains("all_gather_text #3"));
+}
+
+TEST_CASE("ranks that agree on a failure end with its code") {
+  const Ended ended = fault(2, "disagree");
+  CHECK(ended.exit_code == 5);
+  CHECK_THAT(ended.last_of_ranks(), Catch::Contains("rank 1 (" + host() + "): the disk is full"));
+}
+
+TEST_CASE("the watchdog ends a job that hangs outside of collectives") {
+  const Ended ended = fault(2, "hang");
+  CHECK(ended.exit_code == 4);
+  CHECK(ended.seconds < 15);
+  CHECK_THAT(ended.last_of_ranks(), Catch::Contains("rank 1") && Catch::Contains("\"forward\""));
+}
+
+TEST_CASE("a launcher of another MPI is detected, and one rank under a launcher is legal") {
+  for (const char* variable : {"OMPI_COMM_WORLD_SIZE=2", "PMI_SIZE=2"}) {
+    const Ended ended = run_command(dmuon::text(variable, " ", DMUON_FAULT_PROGRAM, " none"), 60);
+    INFO(ended.output);
+    CHECK(ended.exit_code == 4);
+    CHECK_THAT(ended.output, Catch::Contains(variable) && Catch::Contains("world of one") && Catch::Contains("mpirun"));
+  }
+  CHECK(fault(1, "none").exit_code == 0);
+}

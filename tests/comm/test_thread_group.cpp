@@ -1,0 +1,206 @@
+// The collective matrix and the failures on ranks that are threads: what the sanitizers can watch.
+#include <mutex>
+
+#include "comm/collective_matrix.h"
+#include "comm/thread_ranks.h"
+#include "dmuon/core/text.h"
+#include "support/catch.h"
+
+using namespace dmuon;
+using namespace dmuon::testing;
+
+namespace {
+
+// Checks of many threads, judged by the main one: Catch2's assertions are not thread-safe.
+struct Collected {
+  std::mutex mutex;
+  int64_t checks = 0;
+  std::vector<std::string> failures;
+  Check check(int rank) {
+    return [this, rank](bool ok, const std::string& what) {
+      std::lock_guard lock(mutex);
+      ++checks;
+      if (!ok) failures.push_back(text("rank ", rank, ": ", what));
+    };
+  }
+};
+
+void require_success(const std::vector<std::string>& errors) {
+  for (const std::string& error : errors) CHECK(error == "");
+}
+
+bool contains(const std::string& where, const std::string& what) { return where.find(what) != std::string::npos; }
+
+Tensor floats(int64_t elements) {
+  static const auto allocator = make_host_allocator();
+  Tensor tensor(allocator->allocate(elements * 4, MemoryCategory::gradients, "test"), 0, Shape{elements}, DType::float32);
+  std::fill_n(tensor.data<float>(), elements, 1.0f);
+  return tensor;
+}
+
+}  // namespace
+
+TEST_CASE("collectives on threads are exact for every legal behaviour of the transport") {
+  struct Case {
+    int ranks;
+    ThreadGroupOptions options;
+  };
+  const std::vector<Case> cases{
+      {2, {.seed = 1}},
+      {3, {.seed = 2, .late_polls = 3, .buffered_bytes = 0}},
+      {4, {.seed = 3, .late_polls = 5, .buffered_bytes = int64_t{1} << 30}},
+      {5, {.seed = 4, .late_polls = 1}},
+  };
+  for (const Case& c : cases) {
+    Collected collected;
+    const auto errors = run_ranks(c.ranks, c.options, [&](Communicator& group) {
+      const auto allocator = make_host_allocator({.poison = true});
+      const auto stream = make_inline_stream();
+      Matrix{group, *stream, *allocator, collected.check(group.rank()), {0, 1, 3, 1009}, 40001}.everything();
+    });
+    INFO(c.ranks << " ranks");
+    require_success(errors);
+    CHECK(collected.failures == std::vector<std::string>{});
+    CHECK(collected.checks > 1000);
+  }
+}
+
+TEST_CASE("many ranks use the ring, the chain and the dissemination barrier") {
+  for (int ranks : {9, 17}) {
+    Collected collected;
+    const auto errors = run_ranks(ranks, {.seed = 7, .late_polls = 1}, [&](Communicator& group) {
+      const auto allocator = make_host_allocator();
+      const auto stream = make_inline_stream();
+      Matrix matrix{group, *stream, *allocator, collected.check(group.rank()), {0, 1, 20003}, 300007};
+      matrix.barrier();
+      if (ranks == 9) matrix.all_gather_v();
+      matrix.all_to_all_v();
+      const Tensor big = floats(200000);
+      if (group.rank() == 3) std::fill_n(big.data<float>(), big.elements(), 3.5f);
+      group.broadcast(*stream, big, 3);
+      collected.check(group.rank())(big.data<float>()[0] == 3.5f && big.data<float>()[199999] == 3.5f, "chain");
+      group.all_reduce(*stream, big, ReduceOperation::sum);
+      collected.check(group.rank())(big.data<float>()[123456] == 3.5f * static_cast<float>(ranks), "all_reduce");
+    });
+    INFO(ranks << " ranks");
+    require_success(errors);
+    CHECK(collected.failures == std::vector<std::string>{});
+  }
+}
+
+TEST_CASE("two groups on two worker streams each") {
+  Collected collected;
+  const auto errors = run_ranks(3, {.seed = 5, .late_polls = 2}, [&](Communicator& group) {
+    const auto allocator = make_host_allocator();
+    two_groups(group, *allocator, collected.check(group.rank()));
+  });
+  require_success(errors);
+  CHECK(collected.failures == std::vector<std::string>{});
+}
+
+TEST_CASE("a rank that never answers is named by all others at the deadline, and the group stays failed") {
+  std::mutex mutex;
+  std::vector<std::string> second(3);
+  const auto start = std::chrono::steady_clock::now();
+  const auto errors = run_ranks(4, {.silent_rank = 2, .deadline_seconds = 0.3}, [&](Communicator& group) {
+    if (group.rank() == 2) return;
+    const auto stream = make_worker_stream("comm");
+    const Tensor data = floats(100);
+    group.all_reduce(*stream, data, ReduceOperation::sum);
+    std::string first;
+    try {
+      stream->record().wait();
+    } catch (const CommunicationError& error) {
+      first = error.what();
+    }
+    try {
+      group.agree(true, "", ExitCode::done);
+    } catch (const CommunicationError& error) {
+      std::lock_guard lock(mutex);
+      second[static_cast<size_t>(group.rank() == 3 ? 2 : group.rank())] = error.what() == first ? "same" : "another";
+    }
+    throw CommunicationError(first);
+  });
+  CHECK(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < 5);
+  CHECK(second == std::vector<std::string>{"same", "same", "same"});
+  int expired = 0;
+  for (int rank : {0, 1, 3}) {
+    const std::string& error = errors[static_cast<size_t>(rank)];
+    INFO(error);
+    CHECK(contains(error, "all_reduce #1"));
+    CHECK(contains(error, "group \"world\""));
+    CHECK(contains(error, "rank 2 (thread2), which has not entered"));
+    expired += contains(error, "No sign of life from rank 2 (thread2). Remedy");
+  }
+  CHECK(expired >= 1);  // the others learned of it by a notice
+}
+
+TEST_CASE("a late rank is waited for without a deadline") {
+  const auto errors = run_ranks(2, {.deadline_seconds = 0}, [&](Communicator& group) {
+    const auto stream = make_inline_stream();
+    if (group.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    group.barrier(*stream);
+    group.set_deadline(0.05);
+    if (group.rank() == 0) group.barrier(*stream);
+  });
+  CHECK(contains(errors[0], "barrier #2"));
+  CHECK(errors[1] == "");
+}
+
+TEST_CASE("ranks in different collectives get an error that names both") {
+  const auto stream = make_inline_stream();
+  const auto run = [&](const std::function<void(Communicator&)>& zero, const std::function<void(Communicator&)>& one) {
+    return run_ranks(2, {.deadline_seconds = 5}, [&](Communicator& group) { group.rank() == 0 ? zero(group) : one(group); });
+  };
+  const std::vector<int64_t> half{0, 50, 100};
+  const std::vector<int64_t> uneven{0, 51, 100};
+  const auto check = [](const std::vector<std::string>& errors, const std::string& first, const std::string& second) {
+    for (const std::string& error : errors) {
+      INFO(error);
+      CHECK(contains(error, first));
+      CHECK(contains(error, second));
+      CHECK(contains(error, "rank 0 (thread0)"));
+      CHECK(contains(error, "rank 1 (thread1)"));
+    }
+  };
+  check(
+      run([&](Communicator& g) { g.barrier(*stream); }, [&](Communicator& g) { g.all_reduce(*stream, floats(10), ReduceOperation::sum); }),
+      "barrier #1", "all_reduce #1 (sum) of 10 float32");
+  check(run([&](Communicator& g) { g.all_gather_v(*stream, floats(100), half); },
+            [&](Communicator& g) { g.all_gather_v(*stream, floats(100), uneven); }),
+        "entered different collectives", "all_gather_v #1 of 100 float32");
+  check(run([&](Communicator& g) { g.reduce_scatter_v(*stream, floats(100), half, floats(50), true); },
+            [&](Communicator& g) { g.all_gather_v(*stream, floats(100), half); }),
+        "reduce_scatter_v #1", "all_gather_v #1");
+  check(run([&](Communicator& g) { g.all_reduce(*stream, floats(10), ReduceOperation::sum); },
+            [&](Communicator& g) { g.all_reduce(*stream, floats(10), ReduceOperation::maximum); }),
+        "(sum)", "(maximum)");
+  check(run([&](Communicator& g) { g.agree(true, "", ExitCode::done); }, [&](Communicator& g) { g.all_gather_text("x"); }), "agree #1",
+        "all_gather_text #1");
+  // Rank 1 skipped an operation: the numbers still agree, the operations do not.
+  check(run(
+            [&](Communicator& g) {
+              g.barrier(*stream);
+              g.all_gather_text("x");
+            },
+            [&](Communicator& g) { g.all_gather_text("x"); }),
+        "barrier #1", "all_gather_text #1");
+  check(run([&](Communicator& g) { g.all_to_all_v(*stream, floats(100), half, floats(100), half); },
+            [&](Communicator& g) {
+              g.all_to_all_v(*stream, floats(100), uneven, floats(101), std::vector<int64_t>{0, 52, 101});
+            }),
+        "all_to_all_v #1", "expects");
+}
+
+TEST_CASE("a failure reaches ranks that wait, long before their deadline") {
+  const auto start = std::chrono::steady_clock::now();
+  const auto errors = run_ranks(3, {.silent_rank = -1, .deadline_seconds = 30}, [&](Communicator& group) {
+    const auto stream = make_inline_stream();
+    if (group.rank() == 2) return group.broadcast(*stream, floats(10), 2);
+    if (group.rank() == 1) return group.barrier(*stream);
+    group.all_gather_text("x");
+  });
+  CHECK(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < 5);
+  CHECK(errors[0] != "");
+  CHECK(errors[1] != "");
+}
