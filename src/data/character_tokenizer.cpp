@@ -12,6 +12,10 @@ namespace {
 template <class Visit>
 void for_each_code_point(std::string_view text, std::string_view origin, int64_t offset, Visit visit) {
   for (size_t at = 0; at < text.size();) {
+    if (const auto byte = static_cast<unsigned char>(text[at]); byte < 0x80) {
+      visit(byte, at++);
+      continue;
+    }
     const utf8::Decoded next = utf8::decode(text.substr(at));
     if (next.bytes == 0) throw DataError(utf8::invalid_message(text.substr(at), origin, offset + static_cast<int64_t>(at)));
     visit(next.code_point, at);

@@ -3,23 +3,19 @@
 #include <cmath>
 #include <filesystem>
 
+#include "data/manifest.h"
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
 
 namespace dmuon {
 namespace {
 
-TokenizerHandle make_tokenizer(const TokenDataOptions& options, TokenFormat format, const std::vector<std::string>& training) {
-  const std::string& wanted = options.tokenizer;
-  if (wanted == "byte") return make_byte_tokenizer();
-  if (wanted == "auto" && format != TokenFormat::text) return nullptr;
-  if (wanted == "auto" || wanted == "character") {
-    if (format != TokenFormat::text)
-      throw DataError(text("data.tokenizer is character, but the data are ", name_of(format),
-                           " token ids; name the manifest that dmuon_data tokenize wrote beside them, or auto"));
-    return make_character_tokenizer_from_files(training);
-  }
-  return read_tokenizer(wanted);
+TokenizerHandle make_tokenizer(const std::string& wanted, TokenFormat format, const std::vector<std::string>& training,
+                               const std::vector<std::string>& all) {
+  if (wanted == "none") return nullptr;
+  if (wanted != "auto" && wanted != "character" && wanted != "byte") return read_tokenizer(wanted);
+  if (format != TokenFormat::text) return tokenizer_beside(all);
+  return wanted == "byte" ? make_byte_tokenizer() : make_character_tokenizer_from_files(training);
 }
 
 void refuse_overlap(const std::vector<std::string>& training, const std::vector<std::string>& validation) {
@@ -45,10 +41,10 @@ void describe(const TokenSource& source, std::string_view role, Json& files) {
 }  // namespace
 
 TokenData open_token_data(const TokenDataOptions& options, TokenizerHandle saved) {
-  if (options.training.empty()) throw DataError("data.training names no file");
+  if (options.training.empty()) throw DataError("data.train names no file");
   if (!(options.validation_fraction >= 0.0 && options.validation_fraction < 1.0))
     throw ConfigError(text("data.validation_fraction is ", options.validation_fraction, ", expected 0 <= fraction < 1"));
-  const std::vector<std::string> training = expand_files(options.training, "data.training");
+  const std::vector<std::string> training = expand_files(options.training, "data.train");
   const std::vector<std::string> validation = expand_files(options.validation, "data.validation");
   refuse_overlap(training, validation);
   std::vector<std::string> all = training;
@@ -56,7 +52,7 @@ TokenData open_token_data(const TokenDataOptions& options, TokenizerHandle saved
   const TokenFormat format = detect_format(all, options.format);
 
   TokenData data;
-  data.tokenizer = saved ? std::move(saved) : make_tokenizer(options, format, training);
+  data.tokenizer = saved ? std::move(saved) : make_tokenizer(options.tokenizer, format, training, all);
   const int64_t vocabulary = options.vocabulary_size > 0 ? options.vocabulary_size : data.tokenizer ? data.tokenizer->vocabulary_size() : 0;
   data.training = open_tokens(training, format, data.tokenizer, vocabulary);
   Json files = Json::array();

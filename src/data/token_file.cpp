@@ -130,7 +130,7 @@ TokenFormat detect_format(const std::string& file, std::string_view format) {
 }
 
 std::string sampled_hash(std::span<const std::byte> bytes) {
-  constexpr int64_t block = int64_t{1} << 16, blocks = 64;
+  constexpr int64_t block = int64_t{1} << 16, blocks = 16;
   const auto size = static_cast<int64_t>(bytes.size());
   if (size <= block * blocks) return hash_to_hex(hash_bytes(bytes.data(), size, static_cast<uint64_t>(size)));
   StreamingHash hash;

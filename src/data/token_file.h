@@ -29,7 +29,7 @@ TokenLayout token_layout(TokenFormat format, std::string_view name, std::span<co
 // Format of one file by its first bytes and its name; see detect_format().
 TokenFormat detect_format(const std::string& file, std::string_view format);
 
-// Hash of up to 64 blocks of 64 KiB spread evenly from head to tail, and of the length.
+// Hash of up to 16 blocks of 64 KiB spread evenly from head to tail, and of the length.
 std::string sampled_hash(std::span<const std::byte> bytes);
 
 }  // namespace dmuon

@@ -149,7 +149,7 @@ std::string_view name_of(TokenFormat format) {
 }
 
 TokenFormat detect_format(std::span<const std::string> files, std::string_view format) {
-  if (files.empty()) throw DataError("no data files given; set data.training");
+  if (files.empty()) throw DataError("no data files given; set data.train");
   const TokenFormat common = detect_format(files[0], format);
   for (const std::string& file : files)
     if (const TokenFormat found = detect_format(file, format); found != common)

@@ -1,10 +1,10 @@
 #include "data/tokenize.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 
+#include "data/manifest.h"
 #include "data/text_reader.h"
 #include "data/token_writer.h"
 #include "dmuon/core/error.h"
@@ -15,12 +15,6 @@ namespace dmuon {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string shard_name(const std::string& prefix, size_t index) {
-  char number[16];
-  std::snprintf(number, sizeof number, "_%06zu.bin", index);
-  return prefix + number;
-}
 
 // Shards of an earlier run, numbered without a gap.
 std::vector<std::string> existing_shards(const std::string& prefix) {
@@ -96,7 +90,7 @@ TokenizeResult tokenize_files(const TokenizeOptions& options, const Tokenizer& t
   if (options.shard_tokens < 1 || options.shard_tokens > most)
     throw ConfigError(text("a shard of ", options.shard_tokens, " tokens; expected 1 to ", most));
   TokenizeResult result;
-  result.manifest = options.output + ".json";
+  result.manifest = manifest_name(options.output);
   const std::vector<std::string> old = existing_shards(options.output);
   if (!options.overwrite)
     for (const std::string& name : {result.manifest, shard_name(options.output, 0)})

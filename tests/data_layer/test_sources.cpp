@@ -175,7 +175,7 @@ TEST_CASE("globs give byte order in every locale, and name what is wrong") {
   for (const char* locale : {"C", "C.UTF-8", "en_US.UTF-8", ""}) {
     std::setlocale(LC_ALL, locale);
     Files found;
-    for (const std::string& file : expand_files(Files{directory / "[!s]*.txt"}, "data.training"))
+    for (const std::string& file : expand_files(Files{directory / "[!s]*.txt"}, "data.train"))
       found.push_back(std::filesystem::path(file).filename().string());
     CHECK(found == wanted);
   }
@@ -184,8 +184,8 @@ TEST_CASE("globs give byte order in every locale, and name what is wrong") {
   CHECK(expand_files(Files{directory / "b.txt", directory / "a9*"}, "k") == Files{directory / "b.txt", directory / "a9.txt"});
   CHECK(expand_files(Files{directory / "c[1].txt"}, "k") == Files{directory / "c[1].txt"});
   CHECK(expand_files(Files{}, "k").empty());
-  CHECK_THAT(refusal([&] { expand_files(Files{directory / "*.bin"}, "data.training"); }),
-             Contains("data.training") && Contains("*.bin") && Contains("no file matches"));
+  CHECK_THAT(refusal([&] { expand_files(Files{directory / "*.bin"}, "data.train"); }),
+             Contains("data.train") && Contains("*.bin") && Contains("no file matches"));
   CHECK_THAT(refusal([&] { expand_files(Files{directory / "missing"}, "data.validation"); }),
              Contains("data.validation") && Contains("missing"));
   CHECK_THAT(refusal([&] { expand_files(Files{directory / "sub.txt"}, "k"); }), Contains("not a regular file"));

@@ -1,4 +1,5 @@
 // What a run opens: split, tokenizer, fingerprint.
+#include "data/tokenize.h"
 #include "data_layer/files.h"
 #include "dmuon/core/error.h"
 #include "dmuon/data/token_data.h"
@@ -89,16 +90,51 @@ TEST_CASE("a tokenizer must fit the model and the data") {
 
   options = training_on({write(directory / "a.bin", shard16({5, 1, 2, 3, 4, 0}))});
   CHECK(open_token_data(options).tokenizer == nullptr);
-  options.tokenizer = "character";
-  CHECK_THROWS_WITH(open_token_data(options), Contains("llmc token ids"));
+  options.tokenizer = "character";  // means text
+  CHECK(open_token_data(options).tokenizer == nullptr);
   options.tokenizer = write(directory / "t.json", R"({"type": "character", "characters": "abcde"})");
   const TokenData small = open_token_data(options);
   CHECK_THROWS_WITH(all_of(*small.training), Contains("a.bin") && Contains("id 5 at token 0") && Contains("vocabulary of 5"));
 }
 
+TEST_CASE("shards bring the tokenizer of their manifest") {
+  Directory directory;
+  const auto tokenize = [&](const std::string& prefix, const std::string& content) {
+    TokenizeOptions options;
+    options.inputs = {write(directory / "text.txt", content)};
+    options.output = directory / prefix;
+    options.shard_tokens = 3;
+    return tokenize_files(options, *make_character_tokenizer(content)).files;
+  };
+  const std::vector<std::string> shards = tokenize("a", "hello");
+  TokenDataOptions options = training_on({directory / "a_*.bin"});
+  options.validation_fraction = 0.0;
+  const TokenData data = open_token_data(options);
+  REQUIRE(data.tokenizer != nullptr);
+  CHECK(data.tokenizer->decode(all_of(*data.training)) == "hello");
+  options.vocabulary_size = 3;
+  CHECK_THROWS_WITH(open_token_data(options), Contains("4 ids") && Contains("vocabulary of 3"));
+  options.vocabulary_size = 0;
+  options.tokenizer = "none";
+  CHECK(open_token_data(options).tokenizer == nullptr);
+  options.tokenizer = "byte";
+  CHECK(open_token_data(options).tokenizer->name() == "character");
+  tokenize("b", "help");
+  options.validation = {directory / "b_*.bin"};
+  CHECK_THROWS_WITH(open_token_data(options), Contains("b_000000.bin") && Contains("another tokenizer") && Contains("a_000000.bin"));
+  options.validation.clear();
+  write(shards[1], shard16({0}));
+  CHECK_THROWS_WITH(open_token_data(options), Contains("a_000001.bin") && Contains("lists 1028 bytes, found 1026"));
+  write(directory / "a.json", "{\"files\": 3, \"tokenizer\": {}}");
+  CHECK_THROWS_AS(open_token_data(options), DataError);
+  // A manifest that doesn't list a file says nothing about it.
+  write(directory / "a.json", R"({"files": [], "tokenizer": {"type": "byte"}})");
+  CHECK(open_token_data(options).tokenizer == nullptr);
+}
+
 TEST_CASE("a checkpoint recognises its data, and says what changed") {
   Directory directory;
-  const std::string large(5 << 20, 'a');  // above the size that is hashed whole
+  const std::string large(5 << 20, 'a');  // more than is hashed whole
   const auto fingerprint = [&](std::vector<std::string> files, double fraction = 0.1) {
     TokenDataOptions options = training_on(std::move(files));
     options.validation_fraction = fraction;

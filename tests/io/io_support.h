@@ -1,6 +1,8 @@
 // What the io tests share: a directory of their own, byte surgery on files, and the text of an expected error.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -12,11 +14,14 @@
 
 namespace dmuon {
 
-// Removed, with everything in it, at the end of the test.
+// Removed, with everything in it, at the end of the test. In memory where that is possible: hundreds of saves, each of them
+// synced, would otherwise wait for the disk most of the time. TMPDIR overrides.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "dmuon-io-XXXXXX").string();
+    const bool in_memory = std::getenv("TMPDIR") == nullptr && access("/dev/shm", W_OK | X_OK) == 0;
+    const Path parent = in_memory ? Path("/dev/shm") : std::filesystem::temp_directory_path();
+    std::string pattern = (parent / "dmuon-io-XXXXXX").string();
     if (mkdtemp(pattern.data()) == nullptr) throw StorageError("no temporary directory");
     path_ = pattern;
   }

@@ -15,8 +15,10 @@ struct TokenDataOptions {
   std::vector<std::string> validation;  // empty: the last `validation_fraction` of the training tokens
   double validation_fraction = 0.1;     // in [0, 1); 0 with no validation files: no validation
   std::string format = "auto";          // "auto", "text", "nanogpt", "llmc"
-  std::string tokenizer = "auto";       // "character", "byte" or a JSON file; auto: character for text, none for token files
-  int64_t vocabulary_size = 0;          // ids the model accepts; 0: those of the tokenizer
+  // Text: "character" or "byte"; "auto" is character. Token files take theirs from the manifest that `dmuon_data tokenize`
+  // wrote beside them, if any, whichever of these three is given. "none": no tokenizer. Otherwise a JSON file.
+  std::string tokenizer = "auto";
+  int64_t vocabulary_size = 0;  // ids the model accepts; 0: those of the tokenizer
 };
 
 struct TokenData {

@@ -23,7 +23,7 @@ struct TokenFile {
   std::string name;  // as given
   int64_t bytes = 0;
   int64_t tokens = 0;
-  std::string hash;  // of up to 64 blocks of 64 KiB spread evenly over the file, head and tail included
+  std::string hash;  // of up to 16 blocks of 64 KiB spread evenly over the file, head and tail included
 };
 
 class TokenSource {
@@ -40,7 +40,7 @@ using TokenSourceHandle = std::shared_ptr<const TokenSource>;
 
 // Paths and glob patterns to files: the list keeps its order, the matches of one pattern are sorted by bytes, in every
 // locale. DataError for a pattern without match, a directory, or a file listed twice (also through a link). `key` is
-// the configuration key that messages name ("data.training").
+// the configuration key that messages name ("data.train").
 std::vector<std::string> expand_files(std::span<const std::string> patterns, std::string_view key);
 
 // The format all `files` share. `format` is "text", "nanogpt", "llmc" or "auto": llm.c's magic decides first, then the
