@@ -2,6 +2,17 @@
 #   dmuon_add_test(name LABELS unit SOURCES a.cpp b.cpp [TIMEOUT seconds])
 #   dmuon_add_mpi_test(name RANKS 1 2 3 4 SOURCES a.cpp [TIMEOUT seconds] [LABELS distributed])
 find_package(Catch2 QUIET)
+
+# What every test runs under. The sanitizers' suppressions name Open MPI only.
+set(DMUON_TEST_ENVIRONMENT OMP_WAIT_POLICY=passive OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)
+if(DMUON_SANITIZE)
+  set(support ${CMAKE_SOURCE_DIR}/tests/support)
+  list(APPEND DMUON_TEST_ENVIRONMENT
+    "LSAN_OPTIONS=suppressions=${support}/leak.suppressions:print_suppressions=0"
+    "UBSAN_OPTIONS=suppressions=${support}/undefined.suppressions:print_stacktrace=1"
+    "TSAN_OPTIONS=suppressions=${support}/thread.suppressions:second_deadlock_stack=1")
+endif()
+
 function(dmuon_test_program name)
   if(NOT TARGET dmuon_test_main)
     add_library(dmuon_test_main STATIC ${CMAKE_SOURCE_DIR}/tests/support/test_main.cpp)
@@ -22,7 +33,7 @@ function(dmuon_add_test name)
   endif()
   dmuon_test_program(${name} ${A_SOURCES})
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS "${A_LABELS}" TIMEOUT ${A_TIMEOUT} ENVIRONMENT "OMP_WAIT_POLICY=passive")
+  set_tests_properties(${name} PROPERTIES LABELS "${A_LABELS}" TIMEOUT ${A_TIMEOUT} ENVIRONMENT "${DMUON_TEST_ENVIRONMENT}")
 endfunction()
 
 function(dmuon_add_mpi_test name)
@@ -43,6 +54,6 @@ function(dmuon_add_mpi_test name)
       continue()
     endif()
     set_tests_properties(${name}_${ranks} PROPERTIES LABELS "${A_LABELS}" TIMEOUT ${A_TIMEOUT} PROCESSORS 2
-      ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMP_WAIT_POLICY=passive;OMP_NUM_THREADS=1")
+      ENVIRONMENT "${DMUON_TEST_ENVIRONMENT};OMP_NUM_THREADS=1")
   endforeach()
 endfunction()
