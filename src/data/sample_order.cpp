@@ -62,9 +62,4 @@ Block block(int64_t count, int rank, int ranks) {
   return {share * rank + std::min<int64_t>(rank, rest), share + (rank < rest ? 1 : 0)};
 }
 
-Block BatchPlan::samples(int64_t step) const {
-  const Block local = block(global_batch, rank, ranks);
-  return {step * global_batch + local.first, local.count};
-}
-
 }  // namespace dmuon

@@ -149,10 +149,10 @@ TEST_CASE("the ranks of a step share its samples, whatever their number") {
         std::vector<int64_t> found;
         int64_t least = global_batch, most = 0;
         for (int rank = 0; rank < ranks; ++rank) {
-          const Block local = BatchPlan{global_batch, rank, ranks}.samples(step);
+          const Block local = block(global_batch, rank, ranks);
           least = std::min(least, local.count);
           most = std::max(most, local.count);
-          for (int64_t i = 0; i < local.count; ++i) found.push_back(order.sample(local.first + i).first_token);
+          for (int64_t i = 0; i < local.count; ++i) found.push_back(order.sample(step * global_batch + local.first + i).first_token);
         }
         CHECK(found == expected);
         CHECK(most - least <= 1);

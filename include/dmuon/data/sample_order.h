@@ -48,20 +48,12 @@ class SampleOrder {
   int64_t windows_;
 };
 
-// Contiguous share of `count` things for one of `ranks` ranks: shares differ by at most one, lower ranks take the rest.
+// Contiguous share of a global batch of `count` samples for one of `ranks` ranks: shares differ by at most one, lower ranks
+// take the rest. A step's samples are the next `count` global indices, whatever the number of ranks.
 struct Block {
   int64_t first = 0;
   int64_t count = 0;
 };
 Block block(int64_t count, int rank, int ranks);
-
-// Which global samples a rank computes in a step: step s takes samples [s·global_batch, (s + 1)·global_batch), whatever
-// the number of ranks.
-struct BatchPlan {
-  int64_t global_batch = 0;  // sequences a step
-  int rank = 0;
-  int ranks = 1;
-  Block samples(int64_t step) const;  // first: a global sample index
-};
 
 }  // namespace dmuon
