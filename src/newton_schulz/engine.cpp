@@ -139,7 +139,7 @@ Matrices run_gram(Backend& backend, Stream& stream, const NewtonSchulzSchedule& 
   return current;
 }
 
-// Sums of squares of each matrix; 1 in a shape-only pass.
+// Sums of squares of each matrix; zero in a shape-only pass, which therefore never fails the guard.
 std::vector<double> sums_of_squares(Backend& backend, Stream& stream, std::span<const Tensor> matrices,
                                     std::span<const Tensor> given = {}) {
   const int64_t chunks = divide_up(matrices.front().elements(), chunk);
@@ -153,7 +153,7 @@ std::vector<double> sums_of_squares(Backend& backend, Stream& stream, std::span<
   }
   for (size_t i = 0; i < matrices.size(); ++i) {
     const Tensor part = given.empty() ? block.flat(static_cast<int64_t>(i) * chunks, chunks) : given[i];
-    std::vector<double> host(static_cast<size_t>(part.elements()), 1.0 / static_cast<double>(part.elements()));
+    std::vector<double> host(static_cast<size_t>(part.elements()));
     backend.copy_to_host(stream, part, host.data());
     sums.push_back(std::accumulate(host.begin(), host.end(), 0.0));
   }

@@ -269,7 +269,26 @@ TEST_CASE("workspace returns to zero and stays within what was announced") {
   CHECK(after.peak - before >= announced / 2);
 }
 
-TEST_CASE("FLOPs equal the published counts and what the kernels were asked for") {
+TEST_CASE("a shape-only pass counts the same kernels and bytes as the real one") {
+  const auto form = GENERATE(IterationForm::direct, IterationForm::gram);
+  const auto real = reference_backend();
+  const auto counting = reference_backend({HostMode::shape_only, 1, 1, "auto"});
+  const NewtonSchulzSpecification spec = specification("polar_express_105", form);
+  for (Backend* backend : {real.get(), counting.get()}) {
+    const Tensor matrix = backend->allocate(Shape{24, 96}, DType::float32, MemoryCategory::gradients, "test");
+    if (backend == real.get()) from_doubles(*backend, normal_values(80, 24 * 96), matrix);
+    CHECK(NewtonSchulzEngine(*backend).orthogonalize(backend->compute_stream(), spec, {&matrix, 1}) == 0);
+  }
+  const KernelCost asked = real->costs()["batched_product"], counted = counting->costs()["batched_product"];
+  CHECK(asked.calls == counted.calls);
+  CHECK(asked.flops == counted.flops);
+  // The model counts a triangle as half a square; the kernels add the diagonal.
+  CHECK(asked.flops == Approx(newton_schulz_flops(spec, 24, 96)).epsilon(1.0 / 24));
+  CHECK(asked.flops > newton_schulz_flops(spec, 24, 96));
+  CHECK(counting->allocator().statistics()[MemoryCategory::workspace].peak >= newton_schulz_workspace(spec, 24, 96, DType::float32) / 2);
+}
+
+TEST_CASE("FLOPs equal the published counts") {
   const double n = 24, m = 96;
   CHECK(newton_schulz_flops(specification("keller5", IterationForm::direct), 24, 96) == 15 * m * n * n + 5 * n * n * n);
   CHECK(newton_schulz_flops(specification("keller5", IterationForm::gram), 96, 24) == 6 * m * n * n + 14 * n * n * n);
