@@ -33,7 +33,12 @@ std::vector<std::string> apply_retention(const Path& directory, const RetentionP
   if (policy.keep_last < 1)
     throw ConfigError(text("retention must keep at least the newest checkpoint, found keep_last = ", policy.keep_last));
   crash.at("before_retention");
-  std::vector<CheckpointCandidate> complete = list_checkpoints(directory);
+  std::vector<CheckpointCandidate> complete;
+  try {
+    complete = list_checkpoints(directory);
+  } catch (const StorageError& failure) {
+    log_warning(text("could not look for old checkpoints (training goes on): ", failure.what()));
+  }
   const size_t kept = std::min(complete.size(), static_cast<size_t>(policy.keep_last));
   complete.resize(complete.size() - kept);  // the newest steps stay
 
