@@ -5,7 +5,7 @@
 namespace dmuon::DMUON_SIMD {
 namespace {
 
-constexpr float inverse_sqrt_2 = 0.70710678118654752f, inverse_sqrt_2_pi = 0.39894228040143268f;
+constexpr float inverse_sqrt_2_pi = 0.39894228040143268f;
 constexpr float tanh_scale = 0.79788456080286536f, tanh_cube = 0.044715f;  // sqrt(2 / pi) (x + 0.044715 x^3)
 
 // 0.5 (1 + tanh(u)) = 1 / (1 + exp(-2 u)): one exponential, and no cancellation on either side.
@@ -23,7 +23,7 @@ inline Sigmoid tanh_gate(Floats x) {
 inline Floats activate(Activation kind, Floats x) {
   switch (kind) {
     case Activation::gelu:
-      return x * (0.5f + 0.5f * error_function(x * inverse_sqrt_2));
+      return x * normal_distribution(x).cumulative;
     case Activation::gelu_tanh:
       return x * tanh_gate(x).value;
     default: {
@@ -36,8 +36,8 @@ inline Floats activate(Activation kind, Floats x) {
 inline Floats derivative(Activation kind, Floats x) {
   switch (kind) {
     case Activation::gelu: {
-      const Floats density = inverse_sqrt_2_pi * exponential(-0.5f * x * x);
-      return 0.5f + 0.5f * error_function(x * inverse_sqrt_2) + x * density;
+      const Normal normal = normal_distribution(x);
+      return normal.cumulative + x * inverse_sqrt_2_pi * normal.kernel;
     }
     case Activation::gelu_tanh: {
       const Sigmoid gate = tanh_gate(x);

@@ -14,8 +14,8 @@ namespace {
 void exponentials(const float* x, float* y, int64_t count) {
   for (int64_t i = 0; i < count; i += lanes) store_row(y + i, exponential(load_row(x + i, count - i)), count - i);
 }
-void error_functions(const float* x, float* y, int64_t count) {
-  for (int64_t i = 0; i < count; i += lanes) store_row(y + i, error_function(load_row(x + i, count - i)), count - i);
+void normal_distributions(const float* x, float* y, int64_t count) {
+  for (int64_t i = 0; i < count; i += lanes) store_row(y + i, normal_distribution(load_row(x + i, count - i)).cumulative, count - i);
 }
 
 }  // namespace
@@ -50,7 +50,7 @@ const Table table = {
     .square_sums = square_sums,
     .chunk_sums = chunk_sums,
     .exponentials = exponentials,
-    .error_functions = error_functions,
+    .normal_distributions = normal_distributions,
 };
 
 }  // namespace dmuon::DMUON_SIMD

@@ -49,9 +49,9 @@ struct Table {
   void (*square_sums)(const float* in, int64_t elements, int64_t chunk, double* out, int64_t begin, int64_t end);
   void (*chunk_sums)(const float* in, int64_t elements, int64_t chunk, double* out, int64_t begin, int64_t end);
 
-  // y[i] = exp(x[i]) and erf(x[i]), for the accuracy tests.
+  // y[i] = exp(x[i]) and the normal distribution function of x[i], for the accuracy tests.
   void (*exponentials)(const float* x, float* y, int64_t count);
-  void (*error_functions)(const float* x, float* y, int64_t count);
+  void (*normal_distributions)(const float* x, float* y, int64_t count);
 };
 
 }  // namespace dmuon::simd
