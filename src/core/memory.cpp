@@ -90,13 +90,19 @@ class BlockCache {
     return data;
   }
 
-  void give(void* data, int64_t size, int64_t peak) {
+  void give(void* data, int64_t size, const MemoryStatistics::Entry& in_use) {
     std::lock_guard lock(mutex_);
     recent_.push_front({data, size});
     by_size_.emplace(size, recent_.begin());
     cached_ += size;
-    const auto limit = std::max(static_cast<int64_t>(fraction_ * static_cast<double>(peak)), int64_t{32} << 20);
-    while (cached_ > limit) drop_oldest();
+    trim(in_use);
+  }
+
+  // Makes room for a fresh block of `size` bytes.
+  void make_room(int64_t size, MemoryStatistics::Entry in_use) {
+    std::lock_guard lock(mutex_);
+    in_use.current += size;
+    trim(in_use);
   }
 
   void clear() {
@@ -109,6 +115,13 @@ class BlockCache {
     void* data;
     int64_t size;
   };
+  // What was in use at the peak may stay: the next step asks for it again. Blocks in use and cached together stay below
+  // the peak plus the fraction.
+  void trim(const MemoryStatistics::Entry& in_use) {
+    highest_ = std::max(highest_, in_use.peak);  // reset_peak() is for reports and must not empty the cache
+    const auto limit = highest_ + std::max(static_cast<int64_t>(fraction_ * static_cast<double>(highest_)), int64_t{32} << 20);
+    while (cached_ > 0 && in_use.current + cached_ > limit) drop_oldest();
+  }
   void drop_oldest() {
     const Block block = recent_.back();
     auto [first, last] = by_size_.equal_range(block.size);
@@ -125,6 +138,7 @@ class BlockCache {
   std::mutex mutex_;
   double fraction_;
   int64_t cached_ = 0;
+  int64_t highest_ = 0;
   std::list<Block> recent_;
   std::multimap<int64_t, std::list<Block>::iterator> by_size_;
 };
@@ -144,7 +158,7 @@ class HostStorage final : public Storage {
   }
   ~HostStorage() override {
     state_->accounting.remove(bytes_, category_);
-    state_->cache.give(data_, block_, state_->accounting.get().total.peak);
+    state_->cache.give(data_, block_, state_->accounting.get().total);
   }
 
  private:
@@ -199,6 +213,7 @@ class HostAllocator final : public Allocator {
     const int64_t size = BlockCache::size_class(bytes);
     void* data = state_->cache.take(size);
     if (data == nullptr) {
+      state_->cache.make_room(size, state_->accounting.get().total);
       constexpr int64_t huge = int64_t{2} << 20;
       const int64_t alignment = size >= huge ? huge : 64;
       for (int attempt = 0; attempt < 2 && data == nullptr; ++attempt) {
@@ -252,9 +267,7 @@ class CountingAllocator final : public Allocator {
 
 }  // namespace
 
-std::shared_ptr<Allocator> make_host_allocator(const HostAllocatorOptions& options) {
-  return std::make_shared<HostAllocator>(options);
-}
+std::shared_ptr<Allocator> make_host_allocator(const HostAllocatorOptions& options) { return std::make_shared<HostAllocator>(options); }
 std::shared_ptr<Allocator> make_counting_allocator() { return std::make_shared<CountingAllocator>(); }
 
 }  // namespace dmuon

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <set>
+#include <vector>
 
 #include "dmuon/core/error.h"
 #include "support/catch.h"
@@ -79,6 +81,22 @@ TEST_CASE("freed blocks come back, and may outlive their allocator") {
   CHECK(again->data() == first);
   allocator.reset();
   std::memset(again->data(), 1, 9'999);
+}
+
+TEST_CASE("all blocks of a step wait for the next one, whatever the peak is reset to") {
+  const auto allocator = make_host_allocator();
+  const auto step = [&] {
+    std::vector<StorageHandle> blocks;
+    std::set<void*> addresses;
+    for (int i = 0; i < 60; ++i) {
+      blocks.push_back(allocator->allocate((1 << 20) + i * 20'000, MemoryCategory::activations, "x"));
+      addresses.insert(blocks.back()->data());
+    }
+    return addresses;
+  };
+  const std::set<void*> first = step();
+  allocator->reset_peak();
+  CHECK(step() == first);
 }
 
 TEST_CASE("poisoned blocks are NaN in every floating type, recycled ones too") {

@@ -63,8 +63,8 @@ class Allocator {
 };
 
 // Host memory. Freed blocks are cached by size class (at most 12.5 % larger than asked), because a training step
-// allocates the same sizes again and fresh pages cost more than the kernels that fill them; the cache is trimmed so
-// that cached bytes stay below `cache_fraction` of the peak.
+// allocates the same sizes again and fresh pages cost more than the kernels that fill them. The cache is trimmed, oldest
+// first, so that blocks in use and cached blocks together stay below the highest use so far plus `cache_fraction` of it.
 struct HostAllocatorOptions {
   bool guarded = false;  // every block on its own pages, inaccessible unless opened
   bool poison = false;   // fill new blocks with 0xff bytes (NaN in every floating type)
