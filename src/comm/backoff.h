@@ -2,26 +2,27 @@
 // communication thread takes nothing measurable from the compute threads beside it.
 #pragma once
 
+#include <sched.h>
+
+#include <algorithm>
 #include <chrono>
 #include <thread>
-
-#include <sched.h>
 
 namespace dmuon {
 
 class Backoff {
  public:
   void reset() { round_ = 0; }
-  // While data flows (`transferring`) pauses stay short: the transport copies only when it is polled.
-  void pause(bool transferring) {
+  void pause() {
     ++round_;
     if (round_ <= spin_rounds) return;
     if (round_ <= spin_rounds + yield_rounds) {
       sched_yield();
       return;
     }
-    const int longest = transferring ? 50 : 200;
+    // Short at first, because a transport may copy only when it is polled; long once the peers are evidently busy.
     const int slept = round_ - spin_rounds - yield_rounds;
+    const int longest = slept < 100 ? 50 : slept < 1000 ? 200 : 500;
     std::this_thread::sleep_for(std::chrono::microseconds(std::min(longest, 20 + slept)));
   }
 

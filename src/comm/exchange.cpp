@@ -113,12 +113,10 @@ void Exchange::drive(const std::function<bool()>& work) {
   while (true) {
     bool moved = false;
     bool finished = true;
-    bool transferring = false;
     for (Flow& flow : flows_) {
       moved |= advance(flow);
       const Peer& peer = peers_[static_cast<size_t>(flow.peer)];
       finished &= flow.finished() && (flow.sending ? peer.sent == nullptr : peer.heard);
-      transferring |= !flow.in_flight.empty();
     }
     if (work) moved |= work();
     if (finished) return;
@@ -126,7 +124,7 @@ void Exchange::drive(const std::function<bool()>& work) {
       backoff.reset();
       continue;
     }
-    backoff.pause(transferring);
+    backoff.pause();
     const auto now = std::chrono::steady_clock::now();
     if (now - last_slow_check < std::chrono::milliseconds(2)) continue;
     last_slow_check = now;

@@ -221,7 +221,7 @@ void Matrix::reduce_scatter_v() {
 
 void Matrix::all_to_all_v() {
   const int n = group.size();
-  for (int64_t unit : {int64_t{0}, int64_t{1}, int64_t{333}, int64_t{90001}}) {
+  for (int64_t unit : {int64_t{0}, int64_t{1}, int64_t{333}, large / 8}) {
     // Rank a sends unit·((a + 2·b) mod 3) elements to rank b.
     const auto count = [&](int a, int b) { return unit * ((a + 2 * b) % 3); };
     std::vector<int64_t> send_cuts{0};

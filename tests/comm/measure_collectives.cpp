@@ -1,12 +1,14 @@
 // Our collectives against MPI's own blocking ones, alternating, 16 MiB of float32 (or argv[1] MiB). Not a test: build
 // with `ninja measure_collectives` and start under mpirun.
 #include <mpi.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <thread>
 
 #include "dmuon/comm/world.h"
 
@@ -114,5 +116,18 @@ int main(int argc, char** argv) {
         },
         [&] { MPI_Barrier(MPI_COMM_WORLD); });
   }
+  // What waiting costs: CPU time of a rank whose peer enters a second later.
+  MPI_Barrier(MPI_COMM_WORLD);
+  const auto cpu_seconds = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+  };
+  if (all.rank() == 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+  const double before = cpu_seconds();
+  all.barrier(*worker);
+  worker->record().wait();
+  if (all.rank() == 1) std::printf("waiting 1 s for a peer costs %.1f ms of CPU time\n", 1e3 * (cpu_seconds() - before));
   world.finish();
 }

@@ -71,10 +71,19 @@ TEST_CASE("many ranks use the ring, the chain and the dissemination barrier") {
     const auto errors = run_ranks(ranks, {.seed = 7, .late_polls = 1}, [&](Communicator& group) {
       const auto allocator = make_host_allocator();
       const auto stream = make_inline_stream();
-      Matrix matrix{group, *stream, *allocator, collected.check(group.rank()), {0, 1, 20003}, 300007};
+      Matrix matrix{group, *stream, *allocator, collected.check(group.rank()), {0, 1}, 20003};
       matrix.barrier();
-      if (ranks == 9) matrix.all_gather_v();
+      matrix.all_gather_v();
       matrix.all_to_all_v();
+      // A ring with several pieces in one segment and none in the others.
+      const Tensor gathered = floats(300007);
+      if (group.rank() == 1)
+        for (int64_t i = 0; i < gathered.elements(); ++i) gathered.data<float>()[i] = static_cast<float>(i);
+      std::vector<int64_t> cuts(static_cast<size_t>(ranks) + 1, 300007);
+      cuts[0] = cuts[1] = 0;
+      group.all_gather_v(*stream, gathered, cuts);
+      for (int64_t i : {0, 1, 262143, 262144, 262145, 300006})
+        collected.check(group.rank())(gathered.data<float>()[i] == static_cast<float>(i), text("ring at ", i));
       const Tensor big = floats(200000);
       if (group.rank() == 3) std::fill_n(big.data<float>(), big.elements(), 3.5f);
       group.broadcast(*stream, big, 3);
