@@ -4,6 +4,7 @@
 
 #include <chrono>
 
+#include "dmuon/core/random.h"
 #include "dmuon/io/safetensors.h"
 #include "io/io_support.h"
 #include "support/catch.h"
@@ -212,6 +213,59 @@ TEST_CASE("a million tensors are refused in bounded time and memory") {
   INFO("seconds " << seconds << ", growth in kB " << after.ru_maxrss - before.ru_maxrss);
   CHECK(seconds < 5.0);  // the reference reader needs as long for accepting it; this bound holds under sanitizers too
   CHECK(after.ru_maxrss - before.ru_maxrss < 600'000);
+}
+
+// Random surgery on a valid file: whatever comes out is read completely or refused; nothing else may happen (run this under
+// the address sanitizer).
+TEST_CASE("mutated files are read or refused, never anything else") {
+  TemporaryDirectory directory;
+  const Path path = directory / "f";
+  const std::string valid = safetensors_bytes(
+      R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"b":{"dtype":"I64","shape":[],"data_offsets":[24,32]},)"
+      R"("c":{"dtype":"F4","shape":[0,8],"data_offsets":[32,32]}})",
+      std::string(32, 'd'));
+  const std::string alphabet = "\"\\{}[]:,0123456789-+.eE tn\x01\xff";
+  const Random random(3, RandomStream::test);
+  int accepted = 0, refused = 0;
+  for (uint64_t round = 0; round < 5000; ++round) {
+    std::string content = valid;
+    for (uint64_t edit = 0; edit <= random.below(3, round, 1); ++edit) {
+      const uint64_t draw = 100 * (edit + 1);
+      const size_t at = random.below(content.size(), round, draw);
+      const char byte = random.below(4, round, draw + 1) == 0 ? static_cast<char>(random.below(256, round, draw + 2))
+                                                              : alphabet[random.below(alphabet.size(), round, draw + 2)];
+      switch (random.below(4, round, draw + 3)) {
+        case 0:
+          content[at] = byte;
+          break;
+        case 1:
+          content.insert(at, 1, byte);
+          break;
+        case 2:
+          content.erase(at, 1 + random.below(8, round, draw + 4));
+          break;
+        default:
+          content.insert(at, content.substr(random.below(content.size(), round, draw + 5), random.below(60, round, draw + 6)));
+          break;
+      }
+      if (content.empty()) content = "x";
+    }
+    // A changed length is the first thing to be refused, so half of the rounds repair it and get deeper.
+    if (round % 2 == 0 && content.size() > 40) content.replace(0, 8, length_prefix(content.size() - 40));
+    write_bytes(path, content);
+    try {
+      const SafetensorsReader reader(path);
+      for (const SafetensorsEntry& entry : reader.entries()) {
+        std::string data(static_cast<size_t>(entry.bytes), '\0');
+        reader.read(entry.name, data.data(), entry.bytes);
+      }
+      ++accepted;
+    } catch (const CheckpointError&) {
+      ++refused;
+    }
+  }
+  CHECK(accepted > 50);
+  CHECK(refused > 3000);
 }
 
 TEST_CASE("directories, pipes and devices are refused without being opened") {
