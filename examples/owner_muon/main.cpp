@@ -12,8 +12,9 @@
 
 using namespace dmuon;
 
-// Element i of the matrices that the toy problem asks for: minimise the mean over ranks of ||W - T||^2 / 2.
-double target(int64_t i) { return std::sin(0.37 * static_cast<double>(i)); }
+// The toy problem: minimise ||W - T||^2 / 2 over all matrices. Element i of matrix t is known to rank i % ranks only, as if
+// each rank saw its share of the data: the gradients of all ranks add up to the whole one.
+double target(int t, int64_t i) { return std::sin(12.9898 * static_cast<double>(i + 1) + 78.233 * t); }
 
 int main() try {
   World world = World::start();
@@ -50,21 +51,20 @@ int main() try {
 
   double distance = 0.0, first_distance = 0.0;
   for (int64_t step = 1; step <= 60; ++step) {
-    // This rank's gradient. Ranks disagree by an offset whose mean is zero: only the sum over ranks is right.
     const std::vector<double> weights = to_doubles(*backend, values);
-    std::vector<double> gradient(weights.size());
-    const double offset = ranks.rank() - 0.5 * (ranks.size() - 1);
+    std::vector<double> gradient(weights.size(), 0.0);
     distance = 0.0;
     for (const UnitLayout::Entry& entry : unit.entries)
-      for (int64_t i = entry.offset; i < entry.offset + entry.elements; ++i) {
-        gradient[i] = weights[i] - target(i) + offset;
-        distance += (weights[i] - target(i)) * (weights[i] - target(i));
+      for (int64_t i = 0; i < entry.elements; ++i) {
+        const double difference = weights[entry.offset + i] - target(entry.tensor, i);
+        distance += difference * difference;
+        if (i % ranks.size() == ranks.rank()) gradient[entry.offset + i] = difference;
       }
     if (step == 1) first_distance = distance;
     from_doubles(*backend, gradient, gradients);
 
     ranks.reduce_scatter_v(stream, gradients, unit.cuts, slot, false);
-    muon->prepare(*backend, stream, {.step = step, .learning_rate = step <= 40 ? 0.2 : 0.02, .gradient_scale = 1.0 / ranks.size()});
+    muon->prepare(*backend, stream, {.step = step, .learning_rate = 0.4 * (1.0 - (step - 1) / 60.0), .gradient_scale = 1.0});
     muon->global(*backend, stream, owned);
     ranks.all_gather_v(stream, values, unit.cuts);
     if (ranks.rank() == 0 && step % 10 == 0) std::printf("step %2d  squared distance %.4f\n", static_cast<int>(step), distance);
