@@ -36,6 +36,16 @@ std::vector<RankTensors> large(int64_t step) {
   return {{{make_tensor("a", DType::float32, Shape{1024, 512}, step), make_tensor("b", DType::float32, Shape{1024, 512}, step)}, {}}};
 }
 
+// Two megabytes mounted on a directory, where that is permitted.
+struct SmallDisk {
+  explicit SmallDisk(const Path& path) : path(path), mounted(mount("dmuon-test", path.c_str(), "tmpfs", 0, "size=2m") == 0) {}
+  ~SmallDisk() {
+    if (mounted) umount2(path.c_str(), MNT_DETACH);
+  }
+  Path path;
+  bool mounted;
+};
+
 // A save that must fail with StorageError; its message.
 std::string failing_save(const Path& directory, int64_t step, const std::vector<RankTensors>& tensors) {
   CheckpointWriter writer({directory, step, "run1", 0});
@@ -113,15 +123,10 @@ TEST_CASE("a save that meets a file size limit fails with a named error and leav
 TEST_CASE("a full disk: the error names path, wanted and free bytes, the previous checkpoint stays whole") {
   TemporaryDirectory directory;
   // Where mounting is allowed the disk is really full; elsewhere /dev/full stands in for it. Neither way is skipped.
-  const bool mounted = mount("dmuon-test", directory.path().c_str(), "tmpfs", 0, "size=2m") == 0;
-  if (mounted) {
+  if (const SmallDisk disk(directory.path()); disk.mounted) {
     const Path previous = save_checkpoint(directory.path(), 1);
     const std::string preflight = message_of<StorageError>([&] { check_free_space(directory.path(), 4 << 20); });
     const std::string message = failing_save(directory.path(), 2, large(2));
-    const auto found = find_checkpoint(directory.path());
-    const bool whole = content_is_right(previous);
-    const auto names = names_in(directory.path());
-    umount(directory.path().c_str());
     CHECK(contains(preflight, directory.path().string()));
     CHECK(contains(preflight, "4.40 MB wanted"));
     CHECK(contains(preflight, "free"));
@@ -129,9 +134,9 @@ TEST_CASE("a full disk: the error names path, wanted and free bytes, the previou
     CHECK(contains(message, "No space left on device"));
     CHECK(contains(message, "wanted"));
     CHECK(contains(message, "free on the file system"));
-    CHECK(found == previous);
-    CHECK(whole);
-    CHECK(names == std::vector<std::string>{"latest", "step-00000001"});
+    CHECK(find_checkpoint(directory.path()) == previous);
+    CHECK(content_is_right(previous));
+    CHECK(names_in(directory.path()) == std::vector<std::string>{"latest", "step-00000001"});
   }
   const std::string message = message_of<StorageError>([] {
     OutputFile file("/dev/full");
