@@ -54,20 +54,20 @@ double Json::as_number() const {
   if (const uint64_t* value = std::get_if<uint64_t>(&value_)) return static_cast<double>(*value);
   mismatch("number", *this);
 }
-const std::string& Json::as_string() const {
+const std::string& Json::as_string() const& {
   if (const auto* value = std::get_if<std::string>(&value_)) return *value;
   mismatch("string", *this);
 }
-const Json::Array& Json::as_array() const {
+const Json::Array& Json::as_array() const& {
   if (const auto* value = std::get_if<Array>(&value_)) return *value;
   mismatch("array", *this);
 }
-Json::Array& Json::as_array() { return const_cast<Array&>(std::as_const(*this).as_array()); }
-const Json::Object& Json::as_object() const {
+Json::Array& Json::as_array() & { return const_cast<Array&>(std::as_const(*this).as_array()); }
+const Json::Object& Json::as_object() const& {
   if (const auto* value = std::get_if<Object>(&value_)) return *value;
   mismatch("object", *this);
 }
-Json::Object& Json::as_object() { return const_cast<Object&>(std::as_const(*this).as_object()); }
+Json::Object& Json::as_object() & { return const_cast<Object&>(std::as_const(*this).as_object()); }
 
 const Json* Json::find(std::string_view key) const {
   for (const Member& member : as_object())

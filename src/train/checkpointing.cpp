@@ -168,7 +168,7 @@ void CheckpointKeeper::save(ShardedModel& model, const SaveRequest& request) {
       if (world_.rank() != 0) return;
       std::vector<Json> all;
       for (const std::string& part : gathered)
-        for (const Json& fragment : parse_json(part, "checkpoint fragments").as_array()) all.push_back(fragment);
+        for (Json& fragment : parse_json(part, "checkpoint fragments").as_array()) all.push_back(std::move(fragment));
       ManifestInformation information;
       information.ranks = world_.size();
       information.tokens = request.state.tokens;

@@ -47,11 +47,15 @@ class Json {
   int64_t as_integer() const;
   uint64_t as_unsigned() const;
   double as_number() const;
-  const std::string& as_string() const;
-  const Array& as_array() const;
-  Array& as_array();
-  const Object& as_object() const;
-  Object& as_object();
+  const std::string& as_string() const&;
+  const Array& as_array() const&;
+  Array& as_array() &;
+  const Object& as_object() const&;
+  Object& as_object() &;
+  // Of a temporary by value, so that a loop over parse_json(...).as_array() holds what it walks.
+  std::string as_string() && { return std::as_const(*this).as_string(); }
+  Array as_array() && { return std::as_const(*this).as_array(); }
+  Object as_object() && { return std::as_const(*this).as_object(); }
 
   // Objects: null if absent / throws ConfigError naming the key / inserts or replaces.
   const Json* find(std::string_view key) const;
