@@ -1,0 +1,109 @@
+// Every bad input has its error: exit code, what is named, what is suggested.
+#include <sys/stat.h>
+
+#include "support/catch.h"
+#include "train/run_support.h"
+
+using namespace dmuon;
+using dmuon::testing::Ended;
+using dmuon::testing::SmallRun;
+
+namespace {
+
+void check_refused(const Ended& ended, int code, const std::vector<std::string>& named) {
+  INFO(ended.output);
+  CHECK(ended.exit_code == code);
+  for (const std::string& part : named) {
+    INFO("expected to be named: " << part);
+    CHECK(ended.output.find(part) != std::string::npos);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("configuration") {
+  const SmallRun run;
+  check_refused(run.train(1, "o", "--set optimizer.matrix.learning_rat=0.1"), 2, {"learning_rat", "learning_rate"});
+  check_refused(run.train(1, "o", "--set training.steps=many"), 2, {"training.steps", "integer"});
+  check_refused(run.train(1, "o", "--set training.steps=-3"), 2, {"training.steps", "-3"});
+  check_refused(run.train(1, "o", "--set model.heads=5"), 2, {"model.heads", "model.width"});
+  check_refused(run.train(1, "o", "--set model.family=gpt3"), 2, {"gpt3", "gpt2"});
+  check_refused(run.train(1, "o", "--set device=cuda"), 6, {"cuda"});
+  check_refused(run.train(1, "o", R"(--set 'optimizer.overrides=[{"match":"blocks.9.*","rule":"adamw"}]')"), 2, {"blocks.9.*"});
+  check_refused(run.train(1, "o", R"(--set 'optimizer.overrides=[{"match":"final_norm.weight","rule":"muon"}]')"), 2, {"final_norm.weight"});
+  check_refused(dmuon::testing::run_command(text(DMUON_TRAIN, " --config ", run.path("none.json")), 20), 5, {"none.json"});
+  run.write("broken.json", "{\"name\": \"x\",}");
+  check_refused(dmuon::testing::run_command(text(DMUON_TRAIN, " --config ", run.path("broken.json")), 20), 2, {"broken.json:1:"});
+  check_refused(dmuon::testing::run_command(text(DMUON_TRAIN, " --confg x"), 20), 2, {"--config"});
+}
+
+TEST_CASE("data") {
+  const SmallRun run;
+  const auto with_data = [&](const std::string& file, const std::string& more = "") { return run.train(1, "o", "--set data.train=" + run.path(file) + " " + more); };
+  check_refused(with_data("missing.txt"), 2, {"missing.txt"});
+  run.write("empty.txt", "");
+  check_refused(with_data("empty.txt"), 2, {"empty.txt"});
+  run.write("short.txt", "ten chars.");
+  check_refused(with_data("short.txt"), 2, {"16"});
+  run.write("latin1.txt", std::string(500, 'a') + "\xe9t\xe9" + std::string(500, 'b'));
+  check_refused(with_data("latin1.txt"), 2, {"latin1.txt", "UTF-8", "500"});
+  run.write("foreign.bin", std::string(2048, '\7'));
+  check_refused(with_data("foreign.bin", "--set data.format=llmc --set model.vocabulary_size=50"), 2, {"foreign.bin", "20240520"});
+  std::string tokens(4000, '\0');
+  for (size_t i = 0; i < tokens.size(); i += 2) tokens[i] = static_cast<char>(i / 2 % 60);
+  run.write("tokens.bin", tokens);
+  check_refused(with_data("tokens.bin", "--set data.format=nanogpt --set model.vocabulary_size=50"), 2, {"tokens.bin", "50"});
+  check_refused(with_data("tokens.bin", "--set data.format=nanogpt"), 2, {"model.vocabulary_size"});
+}
+
+TEST_CASE("output that cannot be written") {
+  const SmallRun run;
+  run.write("file", "not a directory");
+  check_refused(run.train(1, "file/below"), 5, {"file/below"});
+}
+
+TEST_CASE("a full disk leaves the last checkpoint intact") {
+  const SmallRun run;
+  REQUIRE(run.train(1, "full").exit_code == 0);
+  // The next saves hit the file size limit; SIGXFSZ is ignored, so that writes fail with an error as on a full disk.
+  const Ended ended = dmuon::testing::run_command(text("bash -c 'trap \"\" XFSZ; ulimit -f 20; exec ", DMUON_TRAIN, " --config ", run.path("run.json"), " --set output=", run.path("full"),
+                                                       " --set threads=1 --set training.steps=40'"),
+                                                  60);
+  check_refused(ended, 5, {"cannot write"});
+  check_refused(dmuon::testing::run_command(text(DMUON_CHECKPOINT, " verify ", run.path("full"), "/checkpoints"), 30), 0, {});
+  const Ended resumed = run.train(1, "full", "--set training.steps=40");
+  INFO(resumed.output);
+  CHECK(resumed.exit_code == 0);
+}
+
+TEST_CASE("checkpoints that do not fit or are damaged") {
+  const SmallRun run;
+  REQUIRE(run.train(1, "run").exit_code == 0);
+  check_refused(run.train(1, "run", "--set model.width=32 --set training.steps=20"), 2, {"model.width", "24", "32"});
+  check_refused(run.train(1, "run", "--set seed=5 --set training.steps=20"), 2, {"seed"});
+  check_refused(run.train(1, "run", "--set optimizer.matrix.momentum=0.5 --set training.steps=20"), 2, {"optimizer"});
+  check_refused(run.train(1, "run", "--resume never"), 2, {"already holds checkpoints"});
+  check_refused(run.train(1, "empty", "--resume must"), 2, {"no checkpoint"});
+  run.write("text.txt", std::string(8000, 'x'));
+  check_refused(run.train(1, "run", "--set training.steps=20"), 2, {"data"});
+}
+
+TEST_CASE("a damaged newest checkpoint is skipped with a word about it") {
+  const SmallRun run;
+  REQUIRE(run.train(1, "run").exit_code == 0);
+  const std::string file = run.path("run") + "/checkpoints/step-00000012/optimizer-00000.safetensors";
+  std::filesystem::resize_file(file, std::filesystem::file_size(file) - 7);
+  const Ended ended = run.train(1, "run", "--set training.steps=14");
+  INFO(ended.output);
+  CHECK(ended.exit_code == 0);
+  CHECK(ended.output.find("optimizer-00000.safetensors") != std::string::npos);
+  CHECK(ended.output.find("resumed step 8") != std::string::npos);
+}
+
+TEST_CASE("ranks that were started differently") {
+  const SmallRun run;
+  const auto side = [&](const std::string& more) { return text("-np 1 ", DMUON_TRAIN, " --config ", run.path("run.json"), " --set output=", run.path("o"), " --set threads=1 ", more); };
+  const Ended ended = dmuon::testing::run_command(text(DMUON_MPIEXEC, " --oversubscribe --bind-to none ", side(""), " : ", side("--set training.gradient_clip=0.5")), 60);
+  check_refused(ended, 2, {"training.gradient_clip"});
+  check_refused(dmuon::testing::run_command(text("env OMPI_COMM_WORLD_SIZE=2 PMI_SIZE=2 PMI_RANK=0 ", DMUON_TRAIN, " --config ", run.path("run.json"), " --set output=", run.path("o")), 60), 4, {"2"});
+}

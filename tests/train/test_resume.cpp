@@ -1,0 +1,100 @@
+// Interrupted and resumed equals uninterrupted, bit for bit, wherever the process dies.
+#include "dmuon/io/crash_points.h"
+#include "support/catch.h"
+#include "train/run_support.h"
+
+using namespace dmuon;
+using dmuon::testing::Ended;
+using dmuon::testing::SmallRun;
+
+TEST_CASE("resumed three times equals uninterrupted, bit for bit") {
+  const SmallRun run;
+  for (int ranks : {1, 3}) {
+    const std::string whole = text("whole", ranks), parts = text("parts", ranks);
+    const Ended reference = run.train(ranks, whole);
+    INFO(reference.output);
+    REQUIRE(reference.exit_code == 0);
+    // Killed right after each of the first two saves became visible, and once in the middle of writing the third.
+    for (const char* point : {"after_rename", "after_rename", "mid_tensor_file"}) CHECK(run.train(ranks, parts, "", text("DMUON_CRASH_AT=", point)).exit_code != 0);
+    const Ended last = run.train(ranks, parts, "--resume must");
+    INFO(last.output);
+    REQUIRE(last.exit_code == 0);
+    CHECK(last.output.find("resumed step 8") != std::string::npos);
+    CHECK(run.tensors(parts, 12) == run.tensors(whole, 12));
+    CHECK(run.tensors(parts, 8) == run.tensors(whole, 8));
+    CHECK(run.metrics(parts) == run.metrics(whole));
+  }
+}
+
+TEST_CASE("a run killed at any point of a save resumes from a complete checkpoint") {
+  const SmallRun run;
+  REQUIRE(run.train(1, "whole").exit_code == 0);
+  for (const std::string& point : CrashPoints::names()) {
+    const std::string output = "at_" + point;
+    // The first save is at step 4; retention has nothing to delete there, so those points never kill.
+    const Ended killed = run.train(1, output, "", "DMUON_CRASH_AT=" + point);
+    if (point != "mid_retention") CHECK(killed.exit_code != 0);
+    const Ended resumed = run.train(1, output);
+    INFO(point << "\n" << resumed.output);
+    CHECK(resumed.exit_code == 0);
+    CHECK(run.tensors(output, 12) == run.tensors("whole", 12));
+    CHECK(run.metrics(output) == run.metrics("whole"));
+  }
+}
+
+TEST_CASE("SIGKILL at random instants never costs more than the time since the last save") {
+  const SmallRun run;
+  REQUIRE(run.train(1, "whole", "--set training.steps=60").exit_code == 0);
+  const Random random(5, RandomStream::test);
+  Ended ended;
+  for (uint64_t attempt = 0; attempt < 40; ++attempt) {
+    const double seconds = 0.15 + 0.4 * random.uniform(attempt);
+    ended = dmuon::testing::run_command(text("timeout -s KILL ", seconds, " ", DMUON_TRAIN, " --config ", run.path("run.json"), " --set output=", run.path("killed"),
+                                             " --set threads=1 --set training.steps=60"),
+                                        60);
+    if (ended.exit_code == 0) break;
+  }
+  if (ended.exit_code != 0) ended = run.train(1, "killed", "--set training.steps=60");
+  INFO(ended.output);
+  REQUIRE(ended.exit_code == 0);
+  CHECK(run.tensors("killed", 60) == run.tensors("whole", 60));
+}
+
+TEST_CASE("saved on four ranks, resumed on one, two and three: the same state, the same losses to rounding") {
+  const SmallRun run;
+  REQUIRE(run.train(4, "four").exit_code == 0);
+  std::string hash;
+  for (int ranks : {1, 2, 3}) {
+    const std::string output = text("on", ranks);
+    CHECK(run.train(4, output, "", "DMUON_CRASH_AT=after_rename:rank=0").exit_code != 0);
+    const Ended resumed = run.train(ranks, output, "--resume must");
+    INFO(resumed.output);
+    REQUIRE(resumed.exit_code == 0);
+    const size_t at = resumed.output.find("parameters ", resumed.output.find("resumed step 4"));
+    REQUIRE(at != std::string::npos);
+    const std::string found = resumed.output.substr(at + 11, 16);
+    CHECK((hash.empty() || hash == found));
+    hash = found;
+    const auto loss_of_last_step = [&](const std::string& name) {
+      const std::string metrics = run.metrics(name);
+      const size_t position = metrics.rfind("train_loss=") + 11;
+      return std::stod(metrics.substr(position));
+    };
+    CHECK(loss_of_last_step(output) == Approx(loss_of_last_step("four")).epsilon(1e-4));
+  }
+}
+
+TEST_CASE("text comes out of a checkpoint, the same for the same seed") {
+  const SmallRun run;
+  REQUIRE(run.train(1, "run").exit_code == 0);
+  const std::string command = text(DMUON_GENERATE, " --threads 1 --tokens 60 --prompt word --checkpoint ", run.path("run"));
+  const Ended first = dmuon::testing::run_command(command + " --seed 3", 60);
+  INFO(first.output);
+  REQUIRE(first.exit_code == 0);
+  CHECK(first.output.substr(0, 4) == "word");
+  CHECK(first.output.size() >= 64);
+  CHECK(dmuon::testing::run_command(command + " --seed 3", 60).output == first.output);
+  CHECK(dmuon::testing::run_command(command + " --seed 4", 60).output != first.output);
+  CHECK(dmuon::testing::run_command(command + " --temperature 0 --seed 1", 60).output ==
+        dmuon::testing::run_command(command + " --top-k 1 --seed 2", 60).output);
+}
