@@ -1,5 +1,6 @@
 #include "dmuon/nn/parameter.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -70,7 +71,7 @@ void fill_normal(const Random& random, double deviation, int64_t first, int64_t 
 
 }  // namespace
 
-void fill_initial(const ParameterDeclaration& parameter, uint64_t seed, int64_t first, int64_t count, float* out) {
+void fill_initial(const ParameterDeclaration& parameter, uint64_t seed, int64_t first, int64_t count, float* out, int threads) {
   if (first < 0 || count < 0 || first > parameter.shape.elements() - count)
     throw ShapeError(text("initial values [", first, ", ", first, " + ", count, ") leave parameter \"", parameter.name, "\" ",
                           parameter.shape.to_string()));
@@ -81,10 +82,14 @@ void fill_initial(const ParameterDeclaration& parameter, uint64_t seed, int64_t 
     case Initializer::Kind::one:
       std::fill_n(out, count, 1.0f);
       return;
-    case Initializer::Kind::normal:
-      fill_normal(Random(seed, RandomStream::initialization, hash_name(parameter.name)), parameter.initializer.deviation, first, count,
-                  out);
+    case Initializer::Kind::normal: {
+      const Random random(seed, RandomStream::initialization, hash_name(parameter.name));
+      constexpr int64_t piece = 1 << 16;
+#pragma omp parallel for num_threads(threads) if (threads > 1 && count > piece)
+      for (int64_t done = 0; done < count; done += piece)
+        fill_normal(random, parameter.initializer.deviation, first + done, std::min(piece, count - done), out + done);
       return;
+    }
   }
 }
 

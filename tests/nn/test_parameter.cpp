@@ -53,6 +53,9 @@ TEST_CASE("initial values are normal") {
   inventory.declare(inventory.add_unit("u"), "w", Shape{200'000}, ParameterRole::matrix, initialize_normal(0.5));
   std::vector<float> values(200'000);
   fill_initial(inventory.parameters()[0], 1, 0, 200'000, values.data());
+  std::vector<float> threaded(199'999);
+  fill_initial(inventory.parameters()[0], 1, 1, 199'999, threaded.data(), 3);
+  CHECK(threaded == std::vector<float>(values.begin() + 1, values.end()));
   double mean = 0, square = 0, fourth = 0;
   for (float value : values) {
     const double x = value / 0.5;

@@ -13,8 +13,9 @@
 namespace dmuon {
 
 // Entering and leaving a unit, forward and backward: the events that publishing, reducing and releasing hang on.
-// Backward leaves a unit after the last contribution of this use to its gradients. During recomputation the forward
-// events repeat inside the backward ones.
+// Scopes nest (a tied unit inside or around another). Backward leaves a unit after the last contribution of this use to
+// its gradients; no gradient of its parameters is written outside enter_backward .. leave_backward. A recomputed unit is
+// rerun inside that span and gets no further forward events.
 class UnitListener {
  public:
   virtual ~UnitListener() = default;

@@ -61,7 +61,8 @@ class Inventory {
 };
 
 // Value `index` of a freshly initialised parameter: a pure function of seed, name and index, hence of nothing that
-// depends on ranks. fill_initial writes elements [first, first + count) as float32 to host memory.
-void fill_initial(const ParameterDeclaration& parameter, uint64_t seed, int64_t first, int64_t count, float* out);
+// depends on ranks or threads: deviation * Random(seed, initialization, hash_name(name)).normal(index). fill_initial writes
+// elements [first, first + count) as float32 to host memory; ShapeError when they leave the parameter.
+void fill_initial(const ParameterDeclaration& parameter, uint64_t seed, int64_t first, int64_t count, float* out, int threads = 1);
 
 }  // namespace dmuon
