@@ -18,16 +18,16 @@ std::vector<Row> repeat(const Row& row, int times) { return std::vector<Row>(sta
 // Gaussian spectra (scripts/make_fixtures.py --restart-study prints the table):
 //
 //   set                       direct   none     {1}      {2}      {3}      chosen
-//   keller5                   1.0e-4   4.9e-4   1.2e-4   1.0e-4   1.0e-4   {2}
-//   you5                      7.1e-5   4.7e-3   6.0e-4   7.2e-5   1.3e-4   {2}
-//   polar_express_105         1.2e-4   1.4e-3   6.5e-4   1.6e-4   3.9e-4   {2}
-//   polar_express_101         1.4e-4   2.9e-3   7.2e-4   1.4e-4   1.5e-4   {2}
-//   polar_express_dion        1.7e-4   3.8e-3   7.2e-4   1.7e-4   1.8e-4   {2}
-//   emerging_polar_express5   1.4e-4   3.7e-3   8.0e-4   1.4e-4   1.5e-4   {2}
-//   cans5                     3.9e-3   4.3e-3   3.9e-3   4.5e-3   4.3e-3   {1, 2}: 3.9e-3
-//   cubic5                    2.2e-5   8.9e-4   2.2e-5   1.1e-4   1.7e-4   {1}
-//   deepseek10                1.2e-2   inf      {5}: 1.1e-2, {3, 6}: 1.1e-2         {3, 6}
-//   track3_12                 1.3e-3   5.4e-2   {5}: 5.8e-4, {4, 8}: 5.9e-4         {4, 8}
+//   keller5                   1.1e-4   4.9e-4   1.2e-4   1.0e-4   9.8e-5   {2}
+//   you5                      9.6e-5   4.3e-3   5.2e-4   7.0e-5   1.2e-4   {2}
+//   polar_express_105         1.4e-4   1.4e-3   6.2e-4   1.5e-4   4.1e-4   {2}
+//   polar_express_101         1.5e-4   3.4e-3   8.9e-4   1.4e-4   1.5e-4   {2}
+//   polar_express_dion        1.9e-4   3.8e-3   7.5e-4   1.7e-4   1.7e-4   {2}
+//   emerging_polar_express5   1.5e-4   2.9e-3   7.8e-4   1.4e-4   1.5e-4   {2}
+//   cans5                     3.3e-3   3.6e-3   3.3e-3   4.1e-3   3.6e-3   {1, 2}: 3.3e-3
+//   cubic5                    3.1e-5   8.9e-4   2.2e-5   1.1e-4   1.6e-4   {1}
+//   deepseek10                1.3e-2   inf      {5}: 1.1e-2                {3, 6}: 1.1e-2
+//   track3_12                 7.3e-4   5.3e-2   {5}: 5.7e-4                {4, 8}: 5.7e-4
 //
 // The steep sets lose digits in the direct form already: they amplify singular values of 1e-7 up to 80,000 times.
 // In float16 the same sets need their restarts to stay finite at all (condition of Q up to 6.5e15 without).
