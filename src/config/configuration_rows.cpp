@@ -108,7 +108,7 @@ Rows output_rows() {
                 "Validation tokens per evaluation, from the start of the split; 0: all."),
       DMUON_KEY("sample.interval", sample.interval, between(0, 1e12), "Steps between text samples; 0: only at the end."),
       DMUON_KEY("sample.prompt", sample.prompt, any(), "Text that samples continue."),
-      DMUON_KEY("sample.tokens", sample.tokens, between(1, 1e9), "Tokens generated per sample."),
+      DMUON_KEY("sample.tokens", sample.tokens, between(0, 1e9), "Tokens generated per sample; 0: no samples."),
       DMUON_KEY("sample.temperature", sample.temperature, between(0, 100), "Divides the logits; 0: always the likeliest token."),
       DMUON_KEY("sample.top_k", sample.top_k, between(0, largest_size), "Only the k likeliest tokens are drawn; 0: all."),
       DMUON_KEY("sample.top_p", sample.top_p, above_up_to(0, 1),

@@ -304,6 +304,12 @@ void ShardedModel::wait(const Event& event) {
 
 Tensor ShardedModel::value(int parameter) const { return inventory().parameters()[static_cast<size_t>(parameter)].state->value; }
 
+void ShardedModel::set_deadline(double seconds) {
+  if (alone()) return;
+  gradient_group_->set_deadline(seconds);
+  parameter_group_->set_deadline(seconds);
+}
+
 int64_t ShardedModel::bytes_sent() const { return alone() ? 0 : gradient_group_->bytes_sent() + parameter_group_->bytes_sent(); }
 
 namespace {

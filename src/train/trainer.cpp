@@ -37,7 +37,9 @@ Trainer::Trainer(TrainerParts parts, TrainState state)
 RunResult Trainer::run() {
   const Configuration& configuration = parts_.configuration;
   const double step_limit = configuration.communication.step_timeout_seconds;
+  parts_.sharded.set_deadline(step_limit);
   while (state_.step < configuration.training.steps && !stop_requested_) {
+    parts_.world.set_deadline(step_limit);
     parts_.watchdog.enter(text("step ", state_.step + 1), 2.0 * step_limit);
     step();
     const bool last = state_.step == configuration.training.steps;
@@ -50,7 +52,6 @@ RunResult Trainer::run() {
     });
     if (due(configuration.checkpoint.interval) || (last && configuration.checkpoint.at_end) || stop_requested_) save_now();
     if (due(configuration.sample.interval)) sample_now();
-    if (parts_.world.size() > 1) parts_.world.set_deadline(step_limit);
   }
   progress_.finish();
   parts_.watchdog.leave();
@@ -181,7 +182,7 @@ void Trainer::save_now() {
   const CheckpointConfiguration& checkpoint = parts_.configuration.checkpoint;
   const double limit = parts_.configuration.communication.checkpoint_timeout_seconds;
   parts_.watchdog.enter("checkpoint", limit);
-  parts_.world.set_deadline(limit);
+  parts_.world.set_deadline(limit);  // until the next step
   SaveRequest request;
   request.state = state_;
   request.configuration_hash = hash_to_hex(configuration_hash(parts_.configuration));

@@ -139,6 +139,13 @@ void compare(testing::MpiChecks& checks, const Result& job, const Result& alone,
     checks.check(std::fabs(job.norms[step] - alone.norms[step]) < loss_tolerance * 10 * alone.norms[step], text("gradient norm of step ", step + 1));
   }
   for (const auto& [name, values] : job.parameters) {
+    // The true gradient of a key bias is zero: Adam turns rounding noise into steps of full size, so only their number
+    // bounds the difference.
+    if (name.find("key.bias") != std::string::npos) {
+      for (size_t i = 0; i < values.size(); ++i)
+        checks.check(std::fabs(values[i] - alone.parameters.at(name)[i]) <= 2.0 * 0.001 * static_cast<double>(job.losses.size()), text("parameter ", name));
+      continue;
+    }
     const double d = distance(values, alone.parameters.at(name).data(), values.size());
     checks.check(d < parameter_tolerance, text("parameter ", name, " is ", d, " away"));
   }

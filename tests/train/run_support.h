@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 
+#include "dmuon/core/error.h"
 #include "dmuon/core/file.h"
 #include "dmuon/core/json.h"
 #include "dmuon/core/random.h"
@@ -63,7 +64,8 @@ class SmallRun {
     name = "step-" + std::string(8 - name.size(), '0') + name;
     const Json manifest = parse_json(read_file(path(output) + "/checkpoints/" + name + "/MANIFEST.json"), "manifest");
     std::map<std::string, std::string> hashes;
-    for (const auto& [key, entry] : manifest.at("tensors").as_object()) hashes[key] = entry.at("hash").dump();
+    for (const Json& entry : manifest.at("tensors").as_array()) hashes[entry.at("key").as_string()] = entry.at("hash").dump();
+    if (hashes.empty()) throw CheckpointError("the manifest of " + name + " lists no tensors");
     return hashes;
   }
 

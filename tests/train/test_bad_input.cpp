@@ -1,5 +1,5 @@
 // Every bad input has its error: exit code, what is named, what is suggested.
-#include <sys/stat.h>
+#include <algorithm>
 
 #include "support/catch.h"
 #include "train/run_support.h"
@@ -84,8 +84,12 @@ TEST_CASE("checkpoints that do not fit or are damaged") {
   check_refused(run.train(1, "run", "--set optimizer.matrix.momentum=0.5 --set training.steps=20"), 2, {"optimizer"});
   check_refused(run.train(1, "run", "--resume never"), 2, {"already holds checkpoints"});
   check_refused(run.train(1, "empty", "--resume must"), 2, {"no checkpoint"});
-  run.write("text.txt", std::string(8000, 'x'));
-  check_refused(run.train(1, "run", "--set training.steps=20"), 2, {"data"});
+  std::string words = read_file(run.path("text.txt"));
+  std::reverse(words.begin(), words.end());
+  run.write("text.txt", words);
+  check_refused(run.train(1, "run", "--set training.steps=20"), 2, {"text.txt"});
+  run.write("text.txt", std::string(8000, '~'));
+  check_refused(run.train(1, "run", "--set training.steps=20"), 2, {"text.txt", "U+007E"});
 }
 
 TEST_CASE("a damaged newest checkpoint is skipped with a word about it") {

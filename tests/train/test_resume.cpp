@@ -49,9 +49,10 @@ TEST_CASE("SIGKILL at random instants never costs more than the time since the l
   Ended ended;
   for (uint64_t attempt = 0; attempt < 40; ++attempt) {
     const double seconds = 0.15 + 0.4 * random.uniform(attempt);
-    ended = dmuon::testing::run_command(text("timeout -s KILL ", seconds, " ", DMUON_TRAIN, " --config ", run.path("run.json"), " --set output=", run.path("killed"),
-                                             " --set threads=1 --set training.steps=60"),
-                                        60);
+    // `wait` returns when the process is gone for certain, so that the next one finds the directory unlocked.
+    run.write("kill.sh", text(DMUON_TRAIN, " --config ", run.path("run.json"), " --set output=", run.path("killed"),
+                              " --set threads=1 --set training.steps=60 &\nchild=$!\n(sleep ", seconds, "; kill -9 $child) 2>/dev/null &\nwait $child\n"));
+    ended = dmuon::testing::run_command("bash " + run.path("kill.sh"), 60);
     if (ended.exit_code == 0) break;
   }
   if (ended.exit_code != 0) ended = run.train(1, "killed", "--set training.steps=60");

@@ -90,6 +90,9 @@ class ShardedModel final : public UnitListener {
   // The whole parameter as this rank computes with it.
   Tensor value(int parameter) const;
 
+  // Seconds a collective of the traffic classes may take from now on.
+  void set_deadline(double seconds);
+
   // Seconds the calling thread has waited for communication, and bytes sent, since the start.
   double exposed_seconds() const { return exposed_seconds_; }
   int64_t bytes_sent() const;
