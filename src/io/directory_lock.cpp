@@ -7,9 +7,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <thread>
 
 #include "dmuon/core/error.h"
 #include "dmuon/core/json.h"
@@ -26,7 +28,7 @@ std::string host_name() {
 }
 
 // When a process began, in clock ticks since boot (proc(5), field 22 of stat): tells a process from a later one with the
-// same number. Negative if there is no such process.
+// same number. Negative if there is no such process, or only the remains of one that nobody has waited for.
 int64_t process_start(int64_t process) {
   std::string stat;
   if (FILE* file = std::fopen(text("/proc/", process, "/stat").c_str(), "re")) {
@@ -36,6 +38,7 @@ int64_t process_start(int64_t process) {
   }
   size_t position = stat.rfind(')');  // the name before it may contain anything
   if (position == std::string::npos) return -1;
+  if (position != std::string::npos && position + 2 < stat.size() && stat[position + 2] == 'Z') return -1;
   for (int field = 2; field < 22 && position != std::string::npos; ++field) position = stat.find(' ', position + 1);
   return position == std::string::npos ? -1 : std::strtoll(stat.c_str() + position, nullptr, 10);
 }
@@ -49,7 +52,7 @@ struct Holder {
   bool lives_here() const {
     if (host != host_name() || process <= 0) return false;
     if (kill(static_cast<pid_t>(process), 0) != 0 && errno == ESRCH) return false;
-    return start < 0 || process_start(process) == start;
+    return process_start(process) == start;
   }
 };
 
@@ -81,10 +84,11 @@ bool is_same_file(int descriptor, const Path& path) {
 
 }  // namespace
 
-DirectoryLock::DirectoryLock(const Path& directory, std::string run_id) : directory_(directory), path_(directory / ".lock") {
+DirectoryLock::DirectoryLock(const Path& directory, std::string run_id, double patience_seconds) : directory_(directory), path_(directory / ".lock") {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) throw StorageError(text("cannot create ", directory.string(), ": ", error.message()));
+  const auto start = std::chrono::steady_clock::now();
   for (int attempt = 0; descriptor_ < 0; ++attempt) {
     const int descriptor = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
     if (descriptor < 0) throw StorageError(text("cannot create ", path_.string(), ": ", std::strerror(errno)));
@@ -93,6 +97,11 @@ DirectoryLock::DirectoryLock(const Path& directory, std::string run_id) : direct
     const std::optional<Holder> holder = read_holder(descriptor);
     if (busy || (holder && (holder->host != host_name() || holder->lives_here()))) {
       close(descriptor);
+      // A launcher may return before the last process of the job before has gone.
+      if ((!holder || holder->host == host_name()) && std::chrono::steady_clock::now() - start < std::chrono::duration<double>(patience_seconds)) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        continue;
+      }
       refuse(directory, path_, holder);
     }
     if (!is_same_file(descriptor, path_) && attempt < 100) {  // its holder removed it between our open and our lock

@@ -41,8 +41,8 @@ class CheckpointKeeper {
   CheckpointKeeper(Backend& backend, Communicator& world, Path directory, int64_t keep);
 
   // The checkpoint a run starts from: `resume` is "auto" (newest complete one, if any), "must" (the same, CheckpointError
-  // if none), "never" (none; ConfigError if the directory holds some) or a path. Opened and verified by all ranks
-  // together, each hashing its share. Collective.
+  // if none), "never" (none; ConfigError if the directory holds some) or a path (ConfigError if the directory holds a
+  // later step). Rank 0 proves every byte, then all ranks open it. Collective.
   std::unique_ptr<CheckpointReader> open(const std::string& resume);
 
   // Collective. Throws the error all ranks agreed on; the previous checkpoint then stands. NumericalError names the first
