@@ -13,11 +13,10 @@ fi
 scripts/setup.sh
 scripts/build.sh release dmuon_train
 
-# The tree's own text, tracked files only where this is a git checkout. Generated and licence text teaches nothing.
-corpus=build/release/quickstart.txt
-patterns=('*.md' '*.h' '*.cpp' '*.cmake' '*.txt' '*.sh')
-list_files() {
-  if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
+# The text of the tree itself: tracked files where this is a git checkout, else all.
+list_text() {
+  local patterns=('*.md' '*.h' '*.cpp' '*.cmake' '*.txt' '*.sh')
+  if git ls-files --error-unmatch CMakeLists.txt >/dev/null 2>&1; then
     git ls-files -z -- "${patterns[@]}"
   else
     local names=()
@@ -25,15 +24,26 @@ list_files() {
     find . \( -path ./build -o -path ./runs -o -path ./.git \) -prune -o -type f \( "${names[@]:1}" \) -print0 | sort -z
   fi
 }
-list_files | xargs -0 cat >"$corpus.new"
-mv "$corpus.new" "$corpus"
-echo "run: training text $corpus, $(wc -c <"$corpus") bytes"
 
 train=(build/release/dmuon_train)
-case " $* " in
-  *" --config "* | *" --config="*) ;;
-  *) train+=(--config configs/quickstart.json --set "data.train=$corpus") ;;
-esac
+if [[ " $* " != *" --config"* ]]; then
+  corpus=build/release/quickstart.txt
+  # A run that goes on needs the text it began with; every other one takes today's text and a directory of its own.
+  if [[ " $* " == *" --resume"* && -s $corpus ]]; then
+    train+=(--config configs/quickstart.json --set "data.train=$corpus")
+  else
+    list_text | xargs -0 cat >"$corpus.new"
+    mv "$corpus.new" "$corpus"
+    output=runs/quickstart
+    for ((number = 2; 1; ++number)); do
+      [[ -e $output ]] || break
+      output=runs/quickstart-$number
+    done
+    train+=(--config configs/quickstart.json --set "data.train=$corpus" --set "output=$output")
+    echo "run: training on $corpus ($(wc -c <"$corpus") bytes), results in $output"
+  fi
+fi
+
 if ((ranks > 1)); then
   launch=(mpirun --oversubscribe --bind-to none -np "$ranks")
   ((EUID == 0)) && launch+=(--allow-run-as-root)

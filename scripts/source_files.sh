@@ -2,7 +2,7 @@
 # Lists the tree's C++ files, one a line: tracked ones in a git checkout, else all outside build folders.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
+if git ls-files --error-unmatch CMakeLists.txt >/dev/null 2>&1; then
   git ls-files -- '*.h' '*.cpp'
 else
   find include src models tools benchmarks tests examples -type f \( -name '*.h' -o -name '*.cpp' \) | sort
