@@ -52,7 +52,8 @@ struct Holder {
   bool lives_here() const {
     if (host != host_name() || process <= 0) return false;
     if (kill(static_cast<pid_t>(process), 0) != 0 && errno == ESRCH) return false;
-    return process_start(process) == start;
+    const int64_t now = process_start(process);
+    return now >= 0 && (start < 0 || now == start);
   }
 };
 
