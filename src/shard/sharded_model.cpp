@@ -252,8 +252,18 @@ GradientReport ShardedModel::finish_gradients(std::span<const double> extras) {
   return report;
 }
 
-void ShardedModel::update(std::span<const StepValues> values) {
+UpdateCounters ShardedModel::update(std::span<const StepValues> values) {
   Stream& stream = backend_.compute_stream();
+  const auto count = [&] {
+    UpdateCounters sum;
+    for (const auto& rule : rules_.rules) {
+      sum.newton_schulz_calls += rule->counters().newton_schulz_calls;
+      sum.newton_schulz_guard_events += rule->counters().newton_schulz_guard_events;
+    }
+    return sum;
+  };
+  const UpdateCounters before = count();
+  int64_t expected_calls = 0;
   for (size_t rule = 0; rule < rules_.rules.size(); ++rule) rules_.rules[rule]->prepare(backend_, stream, values[rule]);
   const int units = static_cast<int>(units_.size());
   size_t next = 0;  // held pieces are ordered by unit
@@ -264,6 +274,7 @@ void ShardedModel::update(std::span<const StepValues> values) {
       HeldPiece& held = held_[next];
       if (held.rule < 0) continue;
       const ParameterDeclaration& parameter = inventory().parameters()[static_cast<size_t>(held.piece.tensor)];
+      expected_calls += rules_.rules[static_cast<size_t>(held.rule)]->newton_schulz_calls();
       const bool whole = held.piece.count == parameter.shape.elements();
       const Shape shape = whole ? parameter.shape : Shape{held.piece.count};
       UpdateItem item{parameter.name, held.master.reshape(shape), held.gradient.reshape(shape), {}};
@@ -277,6 +288,12 @@ void ShardedModel::update(std::span<const StepValues> values) {
     }
     for (int unit = first; unit < last; ++unit) publish(unit);
   }
+  UpdateCounters done = count();
+  done.newton_schulz_calls -= before.newton_schulz_calls;
+  done.newton_schulz_guard_events -= before.newton_schulz_guard_events;
+  if (done.newton_schulz_calls != expected_calls)
+    throw NumericalError(text("rank ", world_.rank(), " orthogonalised ", done.newton_schulz_calls, " matrices in this step, its routing names ", expected_calls));
+  return done;
 }
 
 void ShardedModel::publish(int index) {

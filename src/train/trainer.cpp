@@ -99,7 +99,9 @@ void Trainer::step() {
     std::vector<StepValues> values = step_values(parts_.rules, state_.step, coefficient);
     ++state_.updates;
     for (StepValues& value : values) value.step = state_.updates;
-    parts_.sharded.update(values);
+    const UpdateCounters counters = parts_.sharded.update(values);
+    if (counters.newton_schulz_guard_events > 0)
+      log_warning(text("step ", state_.step, ": ", counters.newton_schulz_guard_events, " Newton-Schulz results failed the guard and were computed again in the direct form"));
     parts_.backend.compute_stream().synchronize();
     state_.skips_in_a_row = 0;
   } else {

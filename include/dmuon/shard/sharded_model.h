@@ -72,7 +72,9 @@ class ShardedModel final : public UnitListener {
   // Waits for the reductions, then agrees on norm, finiteness and the sums of `extras` (equal length on every rank).
   GradientReport finish_gradients(std::span<const double> extras);
   // values[rule] of this step. Updates the slots window by window and publishes each window as soon as it is done.
-  void update(std::span<const StepValues> values);
+  // Returns what this rank's rules have counted in this update. NumericalError when a matrix that is routed to Newton-
+  // Schulz was not orthogonalised, or another one was.
+  UpdateCounters update(std::span<const StepValues> values);
   // Publishes every unit from its owners (after a load).
   void publish_all();
   // Blocks until every published value has arrived.
