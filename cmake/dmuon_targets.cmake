@@ -19,7 +19,7 @@ endforeach()
 
 if(DMUON_BENCHMARKS)
   file(GLOB DMUON_BENCHMARK_SOURCES CONFIGURE_DEPENDS benchmarks/*.cpp)
-  if(DMUON_BENCHMARK_SOURCES)
+  if(EXISTS ${CMAKE_SOURCE_DIR}/benchmarks/main.cpp)
     add_executable(dmuon_bench ${DMUON_BENCHMARK_SOURCES})
     target_include_directories(dmuon_bench PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/src)
     target_link_libraries(dmuon_bench PRIVATE dmuon CLI11::CLI11 Threads::Threads)

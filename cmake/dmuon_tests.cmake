@@ -15,15 +15,15 @@ endif()
 
 function(dmuon_test_program name)
   if(NOT TARGET dmuon_test_main)
-    add_library(dmuon_test_main STATIC ${CMAKE_SOURCE_DIR}/tests/support/test_main.cpp)
+    add_library(dmuon_test_main STATIC ${CMAKE_SOURCE_DIR}/tests/support/test_main.cpp ${CMAKE_SOURCE_DIR}/tests/support/paths.cpp)
+    set_source_files_properties(${CMAKE_SOURCE_DIR}/tests/support/paths.cpp TARGET_DIRECTORY dmuon_test_main PROPERTIES
+      COMPILE_DEFINITIONS "DMUON_SOURCE_DIRECTORY=\"${CMAKE_SOURCE_DIR}\";DMUON_BINARY_DIRECTORY=\"${CMAKE_BINARY_DIR}\"")
     target_include_directories(dmuon_test_main PUBLIC ${CMAKE_SOURCE_DIR}/tests ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
     target_compile_options(dmuon_test_main PRIVATE -fno-sanitize=all -O1 -Wno-error)
     target_link_libraries(dmuon_test_main PUBLIC dmuon)
   endif()
   add_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE dmuon dmuon_test_main Threads::Threads)
-  target_compile_definitions(${name} PRIVATE
-    DMUON_TEST_DATA="${CMAKE_SOURCE_DIR}/tests/data" DMUON_SOURCE_DIRECTORY="${CMAKE_SOURCE_DIR}" DMUON_BINARY_DIRECTORY="${CMAKE_BINARY_DIR}")
 endfunction()
 
 function(dmuon_add_test name)

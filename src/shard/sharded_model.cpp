@@ -86,13 +86,14 @@ void ShardedModel::build_unit(int index) {
 
 void ShardedModel::initialize(uint64_t seed) {
   constexpr int64_t chunk = int64_t{1} << 22;
+  const int threads = backend_.information().threads;
   std::vector<float> host;
   for (const HeldPiece& held : held_) {
     const ParameterDeclaration& parameter = inventory().parameters()[static_cast<size_t>(held.piece.tensor)];
     for (int64_t done = 0; done < held.piece.count; done += chunk) {
       const int64_t count = std::min(chunk, held.piece.count - done);
       host.resize(static_cast<size_t>(count));
-      if (!backend_.shape_only()) fill_initial(parameter, seed, held.piece.first + done, count, host.data());
+      if (!backend_.shape_only()) fill_initial(parameter, seed, held.piece.first + done, count, host.data(), threads);
       backend_.copy_from_host(backend_.compute_stream(), host.data(), held.master.flat(done, count));
     }
   }

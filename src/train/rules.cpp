@@ -9,18 +9,6 @@
 namespace dmuon {
 namespace {
 
-EpsilonMode epsilon_mode(const std::string& name) {
-  if (name == "add") return EpsilonMode::add;
-  if (name == "scaled") return EpsilonMode::scaled;
-  return EpsilonMode::clamp;
-}
-
-IterationForm iteration_form(const std::string& name) {
-  if (name == "direct") return IterationForm::direct;
-  if (name == "gram") return IterationForm::gram;
-  return IterationForm::automatic;
-}
-
 std::unique_ptr<UpdateRule> make_muon_rule(const RuleConfiguration& c) {
   MuonOptions options;
   options.momentum_form = momentum_form_from_name(c.momentum_form);
@@ -30,9 +18,9 @@ std::unique_ptr<UpdateRule> make_muon_rule(const RuleConfiguration& c) {
   options.momentum_warmup_steps = c.momentum_warmup_steps;
   options.newton_schulz.coefficients = c.coefficients;
   options.newton_schulz.iterations = static_cast<int>(c.iterations);
-  options.newton_schulz.form = iteration_form(c.iteration_form);
+  options.newton_schulz.form = iteration_form_from_name(c.iteration_form);
   options.newton_schulz.restarts.assign(c.restarts.begin(), c.restarts.end());
-  options.newton_schulz.epsilon_mode = epsilon_mode(c.epsilon_mode);
+  options.newton_schulz.epsilon_mode = epsilon_mode_from_name(c.epsilon_mode);
   options.newton_schulz.epsilon = c.normalization_epsilon;
   options.newton_schulz.safety = c.normalization_safety;
   options.scale = scale_mode_from_name(c.scale);

@@ -9,6 +9,7 @@
 #include "dmuon/core/random.h"
 #include "dmuon/core/text.h"
 #include "support/catch.h"
+#include "support/paths.h"
 
 namespace dmuon::test {
 
@@ -16,7 +17,7 @@ inline std::unique_ptr<Backend> reference_backend(HostMode mode = HostMode::norm
   HostBackendOptions options;
   options.mode = mode;
   options.deferred_seed = deferred_seed;
-  return open_backend_plugin(DMUON_BINARY_DIRECTORY "/libdmuon_reference.so", options);
+  return open_backend_plugin(dmuon::testing::reference_plugin(), options);
 }
 
 inline std::vector<double> random_values(int64_t count, uint64_t salt, double scale = 1.0) {

@@ -6,6 +6,7 @@
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
 #include "support/catch.h"
+#include "support/paths.h"
 
 using namespace dmuon;
 using Catch::Matchers::Contains;
@@ -21,7 +22,7 @@ void check_refused(const std::string& path, const std::string& cause) {
 
 TEST_CASE("the reference plug-in opens, repeatedly, and computes") {
   for (int i = 0; i < 2; ++i) {
-    auto backend = open_backend_plugin(DMUON_BINARY_DIRECTORY "/libdmuon_reference.so");
+    auto backend = open_backend_plugin(dmuon::testing::reference_plugin());
     CHECK(backend->name() == "reference");
     const auto tensor = [&](const Shape& shape, std::vector<double> values) {
       Tensor t = backend->allocate(shape, DType::float64, MemoryCategory::workspace, "test");
@@ -43,8 +44,8 @@ TEST_CASE("what is not a plug-in of this version is refused with file and cause"
   check_refused(DMUON_TEST_NO_ENTRY, "dmuon_backend_entry");
   check_refused(DMUON_TEST_WRONG_VERSION, text("version ", backend_plugin_version + 41));
 
-  const std::string garbage = DMUON_BINARY_DIRECTORY "/not_a_library.so";
+  const std::string garbage = dmuon::testing::build_directory() + "/not_a_library.so";
   std::ofstream(garbage) << "this is text";
   check_refused(garbage, "cannot be opened");
-  check_refused(DMUON_BINARY_DIRECTORY, "cannot be opened");
+  check_refused(dmuon::testing::build_directory(), "cannot be opened");
 }

@@ -8,11 +8,12 @@
 #include "dmuon/config/reference.h"
 #include "dmuon/core/file.h"
 #include "support/catch.h"
+#include "support/paths.h"
 
 using namespace dmuon;
 
 namespace {
-const Path source = DMUON_SOURCE_DIRECTORY;
+const Path source = dmuon::testing::source_directory();
 }
 
 TEST_CASE("docs/configuration.md and docs/config.schema.json are what the key table gives") {

@@ -6,6 +6,7 @@
 #include "data_layer/files.h"
 #include "dmuon/core/file.h"
 #include "support/catch.h"
+#include "support/paths.h"
 
 using namespace dmuon;
 using namespace dmuon::testing;
@@ -16,7 +17,7 @@ TEST_CASE("fetching data fails with an explanation and keeps only what has the c
   const std::string log = directory / "log", wanted = directory / "data/tinyshakespeare.txt";
   const auto fetch = [&](const std::string& url, const std::string& name) {
     const int status = std::system(text("DMUON_DATA_DIRECTORY='", directory / "data", "' DMUON_SHAKESPEARE_URL='", url, "' '",
-                                        DMUON_SOURCE_DIRECTORY, "/scripts/get_data.sh' ", name, " >'", log, "' 2>&1")
+                                        dmuon::testing::source_directory(), "/scripts/get_data.sh' ", name, " >'", log, "' 2>&1")
                                        .c_str());
     return WEXITSTATUS(status);
   };

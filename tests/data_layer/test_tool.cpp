@@ -9,6 +9,7 @@
 #include "dmuon/core/error.h"
 #include "dmuon/core/file.h"
 #include "support/catch.h"
+#include "support/paths.h"
 
 using namespace dmuon;
 using namespace dmuon::testing;
@@ -25,7 +26,7 @@ struct Outcome {
 Outcome run_tool(const Directory& directory, const std::string& arguments, const std::string& before = "") {
   const std::string log = directory / "log";
   const int status =
-      std::system(text("( ", before, " exec '", DMUON_BINARY_DIRECTORY, "/dmuon_data' ", arguments, " ) >", log, " 2>&1").c_str());
+      std::system(text("( ", before, " exec '", dmuon::testing::build_directory(), "/dmuon_data' ", arguments, " ) >", log, " 2>&1").c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(log)};
 }
 

@@ -7,6 +7,7 @@
 #include "dmuon/core/random.h"
 #include "dmuon/core/text.h"
 #include "support/catch.h"
+#include "support/paths.h"
 
 namespace kernel_suite {
 
@@ -122,7 +123,7 @@ void Comparison::check_unchanged(const char* input, uint64_t bits_before, const 
 }
 
 std::unique_ptr<Backend> open_reference(const HostBackendOptions& options) {
-  return open_backend_plugin(DMUON_BINARY_DIRECTORY "/libdmuon_reference.so", options);
+  return open_backend_plugin(dmuon::testing::reference_plugin(), options);
 }
 
 OutputBits compare_all_kernels(Backend& tested, Backend& reference) {

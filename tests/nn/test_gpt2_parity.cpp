@@ -5,6 +5,7 @@
 #include "dmuon/optim/adamw.h"
 #include "dmuon/optim/muon.h"
 #include "nn/tiny_model.h"
+#include "support/paths.h"
 
 using namespace dmuon;
 using namespace dmuon::test;
@@ -12,7 +13,7 @@ using namespace dmuon::test;
 namespace {
 
 Json fixture() {
-  const Path path = Path(DMUON_TEST_DATA) / "gpt2_parity.json";
+  const Path path = Path(dmuon::testing::test_data()) / "gpt2_parity.json";
   return parse_json(read_file(path), path.string());
 }
 

@@ -1,5 +1,6 @@
 // What must not depend on how a pass is run: recomputation, recording, caching, splitting, streams, shape-only.
 #include "nn/tiny_model.h"
+#include "support/paths.h"
 
 using namespace dmuon;
 using namespace dmuon::test;
@@ -134,7 +135,7 @@ struct Footprint {
 Footprint shape_only_pass(bool recompute, bool record) {
   HostBackendOptions options;
   options.mode = HostMode::shape_only;
-  const auto backend = open_backend_plugin(DMUON_BINARY_DIRECTORY "/libdmuon_reference.so", options);
+  const auto backend = open_backend_plugin(dmuon::testing::reference_plugin(), options);
   const auto model = make_model(parse_json(R"({"family": "gpt2"})", "124M"));
   model->set_recompute(recompute);
   for (const ParameterDeclaration& parameter : model->inventory().parameters())

@@ -10,15 +10,16 @@
 #include "dmuon/core/file.h"
 #include "dmuon/core/json.h"
 #include "dmuon/core/random.h"
+#include "support/paths.h"
 
 namespace dmuon::test {
 
 inline std::unique_ptr<Backend> reference_backend(const HostBackendOptions& options = {}) {
-  return open_backend_plugin(DMUON_BINARY_DIRECTORY "/libdmuon_reference.so", options);
+  return open_backend_plugin(dmuon::testing::reference_plugin(), options);
 }
 
 inline Json fixture(const std::string& file) {
-  const Path path = Path(DMUON_TEST_DATA) / file;
+  const Path path = Path(dmuon::testing::test_data()) / file;
   return parse_json(read_file(path), path.string());
 }
 
