@@ -2,7 +2,7 @@
 # Installs into the build folder, moves the result (it must be relocatable), and builds and runs the example that uses
 # the package.  test_install.sh CMAKE SOURCE BUILD CONSUMER_FLAGS LAUNCHER
 set -euo pipefail
-cmake=$1 source=$2 build=$3 flags=$4 launcher=$5
+cmake=$1 source=$2 build=$3 flags=${4#flags=} launcher=${5#launcher=}
 work=$build/package_test
 rm -rf "$work"
 mkdir -p "$work"

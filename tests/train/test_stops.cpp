@@ -67,7 +67,7 @@ TEST_CASE("a rank that stops answering ends the job at the deadline and is named
   // Rank 1 stops itself; rank 0 waits for it at most three seconds.
   run.write("rank.sh", text("#!/bin/bash\nif [ \"$OMPI_COMM_WORLD_RANK\" = 1 ]; then (for i in $(seq 300); do [ -d ", run.path("silent"),
                             "/checkpoints/step-00000004 ] && break; sleep 0.05; done; kill -STOP $$) & fi\nexec ", train_command(run, "silent"),
-                            " --set communication.step_timeout_seconds=3\n"));
+                            " --set communication.step_timeout_seconds=3 --set communication.checkpoint_timeout_seconds=3\n"));
   const Ended ended = dmuon::testing::run_ranks_of(DMUON_MPIEXEC, 2, "bash " + run.path("rank.sh"), 40);
   INFO(ended.output);
   CHECK(ended.exit_code != 0);
