@@ -27,7 +27,8 @@ Json::Array run(const Arguments& arguments) {
   const MemoryStatistics measured = training.backend().allocator().statistics();
   Json::Array rows;
   for (size_t i = 0; i < measured.categories.size(); ++i)
-    rows.push_back(row(std::string(name_of(static_cast<MemoryCategory>(i))), predicted.memory.categories[i].peak, measured.categories[i].peak));
+    rows.push_back(
+        row(std::string(name_of(static_cast<MemoryCategory>(i))), predicted.memory.categories[i].peak, measured.categories[i].peak));
   rows.push_back(row("all of them at once", predicted.memory.total.peak, measured.total.peak));
   rows.push_back(row("resident, with program and libraries", predicted.predicted_bytes(), peak_resident_bytes()));
   return rows;

@@ -28,7 +28,8 @@ double product_flops_per_second(Backend& backend, int64_t m, int64_t n, int64_t 
 // The best of 1024^3, 2048^3 and the model's own products.
 double best_product(Training& training) {
   const int64_t rows = training.tokens_per_step(), width = training.configuration().model.width;
-  const int64_t shapes[][3] = {{1024, 1024, 1024}, {2048, 2048, 2048}, {rows, width, width}, {rows, 4 * width, width}, {rows, width, 4 * width}};
+  const int64_t shapes[][3] = {
+      {1024, 1024, 1024}, {2048, 2048, 2048}, {rows, width, width}, {rows, 4 * width, width}, {rows, width, 4 * width}};
   double best = 0.0;
   for (const auto& s : shapes) best = std::max(best, product_flops_per_second(training.backend(), s[0], s[1], s[2]));
   return best;
@@ -70,7 +71,8 @@ Json::Array run(const Arguments& arguments) {
   const double gemm = spread_of(products).median;
   Json::Array rows;
   rows.push_back(row("best product", static_cast<int64_t>(products.size()), 0.0, 0.0, gemm / 1e9, {1.0, 1.0, 1.0}));
-  rows.push_back(row("forward and backward", 1, model_seconds, model_seconds / step_seconds, flops / model_seconds / 1e9, spread_of(fractions)));
+  rows.push_back(
+      row("forward and backward", 1, model_seconds, model_seconds / step_seconds, flops / model_seconds / 1e9, spread_of(fractions)));
   rows.push_back(row("  forward", 1, spread_of(forward).median, spread_of(forward).median / step_seconds, 0.0, {}));
   rows.push_back(row("  backward", 1, spread_of(backward).median, spread_of(backward).median / step_seconds, 0.0, {}));
   rows.push_back(row("norm and update", 1, update_seconds, update_seconds / step_seconds, 0.0, {}));
@@ -84,7 +86,8 @@ Json::Array run(const Arguments& arguments) {
   std::sort(kernels.begin(), kernels.end(), [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
   for (const auto& [name, cost] : kernels) {
     const double rate = cost.seconds > 0 ? cost.flops / cost.seconds : 0.0;
-    rows.push_back(row("    " + name, cost.calls, cost.seconds, cost.seconds / profiled, rate / 1e9, {rate / gemm, rate / gemm, rate / gemm}));
+    rows.push_back(
+        row("    " + name, cost.calls, cost.seconds, cost.seconds / profiled, rate / 1e9, {rate / gemm, rate / gemm, rate / gemm}));
   }
   return rows;
 }

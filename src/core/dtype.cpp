@@ -15,9 +15,9 @@ struct Row {
   bool floating;
 };
 constexpr Row rows[] = {
-    {DType::float32, "float32", 4, true},   {DType::float64, "float64", 8, true}, {DType::bfloat16, "bfloat16", 2, true},
-    {DType::float16, "float16", 2, true},   {DType::int64, "int64", 8, false},    {DType::int32, "int32", 4, false},
-    {DType::int16, "int16", 2, false},      {DType::int8, "int8", 1, false},      {DType::uint8, "uint8", 1, false},
+    {DType::float32, "float32", 4, true}, {DType::float64, "float64", 8, true}, {DType::bfloat16, "bfloat16", 2, true},
+    {DType::float16, "float16", 2, true}, {DType::int64, "int64", 8, false},    {DType::int32, "int32", 4, false},
+    {DType::int16, "int16", 2, false},    {DType::int8, "int8", 1, false},      {DType::uint8, "uint8", 1, false},
 };
 const Row& row(DType dtype) { return rows[static_cast<size_t>(dtype)]; }
 

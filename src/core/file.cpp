@@ -23,10 +23,11 @@ Path parent_of(const Path& path) { return path.has_parent_path() ? path.parent_p
 [[noreturn]] void fail(std::string_view action, const Path& path, int error, int64_t wanted = -1) {
   std::string message = text("cannot ", action, " ", path.string(), ": ", std::strerror(error));
   if (error == ENOSPC || error == EDQUOT || error == EFBIG) {
-    struct statvfs info{};
+    struct statvfs info {};
     if (wanted >= 0) message += text("; ", format_bytes(wanted), " more wanted");
     if (statvfs(parent_of(path).c_str(), &info) == 0)
-      message += text("; ", format_bytes(static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize)), " free on the file system");
+      message +=
+          text("; ", format_bytes(static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize)), " free on the file system");
     message += error == EFBIG ? "; raise the file size limit (ulimit -f)" : "; free space there or choose another directory";
   }
   throw StorageError(message);
@@ -43,7 +44,7 @@ int open_or_fail(const Path& path, int flags, std::string_view action) {
 std::string read_file(const Path& path, int64_t limit) {
   // Without O_NONBLOCK, opening a pipe would wait for its writer.
   const int descriptor = open_or_fail(path, O_RDONLY | O_NONBLOCK, "read");
-  struct stat info{};
+  struct stat info {};
   if (fstat(descriptor, &info) != 0 || !S_ISREG(info.st_mode)) {
     close(descriptor);
     throw StorageError(text("cannot read ", path.string(), ": not a regular file"));
@@ -99,7 +100,7 @@ void rename_durably(const Path& from, const Path& to) {
   if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) != 0) {
     if (errno != EINVAL && errno != ENOSYS) fail(action, to, errno);
     // A file system without that flag: look first. Callers hold the directory's lock, so nobody creates `to` in between.
-    struct stat info{};
+    struct stat info {};
     if (lstat(to.c_str(), &info) == 0) fail(action, to, EEXIST);
     if (rename(from.c_str(), to.c_str()) != 0) fail(action, to, errno);
   }
@@ -107,7 +108,7 @@ void rename_durably(const Path& from, const Path& to) {
 }
 
 int64_t free_bytes(const Path& directory) {
-  struct statvfs info{};
+  struct statvfs info {};
   if (statvfs(directory.c_str(), &info) != 0) fail("read the free space of", directory, errno);
   return static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize);
 }
@@ -132,7 +133,8 @@ void OutputFile::write(const void* data, int64_t bytes) {
 }
 
 void OutputFile::overwrite(int64_t offset, const void* data, int64_t bytes) {
-  if (offset < 0 || bytes > written_ - offset) throw StorageError(text("cannot overwrite bytes of ", path_.string(), " that were not written"));
+  if (offset < 0 || bytes > written_ - offset)
+    throw StorageError(text("cannot overwrite bytes of ", path_.string(), " that were not written"));
   const char* next = static_cast<const char*>(data);
   while (bytes > 0) {
     const ssize_t put = ::pwrite(descriptor_, next, static_cast<size_t>(bytes), offset);
@@ -158,7 +160,7 @@ void OutputFile::close() {
 
 MappedFile::MappedFile(const Path& path) : path_(path) {
   const int descriptor = open_or_fail(path, O_RDONLY | O_NONBLOCK, "read");
-  struct stat info{};
+  struct stat info {};
   if (fstat(descriptor, &info) != 0 || !S_ISREG(info.st_mode)) {
     ::close(descriptor);
     throw DataError(text(path.string(), " is not a regular file"));

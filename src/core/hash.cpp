@@ -6,9 +6,7 @@
 
 namespace dmuon {
 
-uint64_t hash_bytes(const void* data, int64_t bytes, uint64_t seed) {
-  return XXH3_64bits_withSeed(data, static_cast<size_t>(bytes), seed);
-}
+uint64_t hash_bytes(const void* data, int64_t bytes, uint64_t seed) { return XXH3_64bits_withSeed(data, static_cast<size_t>(bytes), seed); }
 
 std::string hash_to_hex(uint64_t hash) {
   static constexpr char digits[] = "0123456789abcdef";

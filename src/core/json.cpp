@@ -182,9 +182,7 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   bool null() override { return add(Json()); }
   bool boolean(bool value) override { return add(Json(value)); }
   bool number_integer(number_integer_t value) override { return add(Json(static_cast<int64_t>(value))); }
-  bool number_unsigned(number_unsigned_t value) override {
-    return add(Json(static_cast<uint64_t>(value)));
-  }
+  bool number_unsigned(number_unsigned_t value) override { return add(Json(static_cast<uint64_t>(value))); }
   bool number_float(number_float_t value, const string_t& written) override {
     if (!std::isfinite(value)) throw ConfigError(text(origin_, ": number ", written, " is out of range"));
     return add(Json(value));

@@ -15,10 +15,14 @@ namespace {
 
 spdlog::level::level_enum level_of(LogLevel level) {
   switch (level) {
-    case LogLevel::debug: return spdlog::level::debug;
-    case LogLevel::information: return spdlog::level::info;
-    case LogLevel::warning: return spdlog::level::warn;
-    case LogLevel::error: return spdlog::level::err;
+    case LogLevel::debug:
+      return spdlog::level::debug;
+    case LogLevel::information:
+      return spdlog::level::info;
+    case LogLevel::warning:
+      return spdlog::level::warn;
+    case LogLevel::error:
+      return spdlog::level::err;
   }
   return spdlog::level::info;
 }
@@ -33,7 +37,8 @@ std::shared_ptr<spdlog::logger> make_sink(const LogOptions& options) {
   std::vector<spdlog::sink_ptr> sinks{terminal};
   if (!options.file.empty()) {
     auto file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(options.file);
-    file->set_pattern(options.ranks > 1 ? text("%Y-%m-%dT%H:%M:%S.%e %l [rank ", options.rank, "] %v") : std::string("%Y-%m-%dT%H:%M:%S.%e %l %v"));
+    file->set_pattern(options.ranks > 1 ? text("%Y-%m-%dT%H:%M:%S.%e %l [rank ", options.rank, "] %v")
+                                        : std::string("%Y-%m-%dT%H:%M:%S.%e %l %v"));
     sinks.push_back(file);
   }
   auto logger = std::make_shared<spdlog::logger>("dmuon", sinks.begin(), sinks.end());

@@ -19,8 +19,7 @@ int64_t Tensor::rows() const {
 }
 
 Tensor Tensor::reshape(Shape shape) const {
-  if (shape.elements() != elements())
-    throw ShapeError(text("cannot view ", to_string(), " as ", shape.to_string()));
+  if (shape.elements() != elements()) throw ShapeError(text("cannot view ", to_string(), " as ", shape.to_string()));
   return Tensor(storage_, offset_, shape, dtype_);
 }
 
@@ -46,8 +45,6 @@ Tensor Tensor::flat(int64_t first, int64_t count) const {
 
 std::string Tensor::to_string() const { return text(name_of(dtype_), shape_.to_string()); }
 
-void Tensor::wrong_dtype(DType asked) const {
-  throw ShapeError(text("asked for ", name_of(asked), " elements of a tensor ", to_string()));
-}
+void Tensor::wrong_dtype(DType asked) const { throw ShapeError(text("asked for ", name_of(asked), " elements of a tensor ", to_string())); }
 
 }  // namespace dmuon

@@ -85,7 +85,8 @@ bool is_same_file(int descriptor, const Path& path) {
 
 }  // namespace
 
-DirectoryLock::DirectoryLock(const Path& directory, std::string run_id, double patience_seconds) : directory_(directory), path_(directory / ".lock") {
+DirectoryLock::DirectoryLock(const Path& directory, std::string run_id, double patience_seconds)
+    : directory_(directory), path_(directory / ".lock") {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) throw StorageError(text("cannot create ", directory.string(), ": ", error.message()));
@@ -99,7 +100,8 @@ DirectoryLock::DirectoryLock(const Path& directory, std::string run_id, double p
     if (busy || (holder && (holder->host != host_name() || holder->lives_here()))) {
       close(descriptor);
       // A launcher may return before the last process of the job before has gone.
-      if ((!holder || holder->host == host_name()) && std::chrono::steady_clock::now() - start < std::chrono::duration<double>(patience_seconds)) {
+      if ((!holder || holder->host == host_name()) &&
+          std::chrono::steady_clock::now() - start < std::chrono::duration<double>(patience_seconds)) {
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
         continue;
       }

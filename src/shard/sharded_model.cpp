@@ -12,13 +12,12 @@ namespace dmuon {
 
 ShardedModel::ShardedModel(Backend& backend, Communicator& world, Model& model, RuleTable rules, Plan plan, ShardedModelOptions options)
     : backend_(backend), world_(world), model_(model), rules_(std::move(rules)), plan_(std::move(plan)), options_(std::move(options)) {
-  if (plan_.slots != world.size())
-    throw CommunicationError(text("the plan has ", plan_.slots, " slots, the job ", world.size(), " ranks"));
+  if (plan_.slots != world.size()) throw CommunicationError(text("the plan has ", plan_.slots, " slots, the job ", world.size(), " ranks"));
   const std::vector<std::string> hashes = world.all_gather_text(hash_to_hex(plan_.hash()));
   for (size_t r = 1; r < hashes.size(); ++r)
     if (hashes[r] != hashes[0])
-      throw CommunicationError(text("rank ", r, " on ", world.host(static_cast<int>(r)), " made another plan (", hashes[r], ") than rank 0 (",
-                                    hashes[0], "): do all ranks run the same build and configuration?"));
+      throw CommunicationError(text("rank ", r, " on ", world.host(static_cast<int>(r)), " made another plan (", hashes[r],
+                                    ") than rank 0 (", hashes[0], "): do all ranks run the same build and configuration?"));
   if (!alone()) {
     gradient_group_ = world.split(0, world.rank(), "gradients");
     parameter_group_ = world.split(0, world.rank(), "parameters");
@@ -75,9 +74,8 @@ void ShardedModel::build_unit(int index) {
     held.gradient = unit.slot_gradient.flat(piece.offset - begin, piece.count);
     if (held.rule >= 0)
       for (const StateSpecification& state : rules_.rules[static_cast<size_t>(held.rule)]->state()) {
-        held.state.push_back(
-            backend_.allocate(Shape{piece.count}, DType::float32, MemoryCategory::optimizer_state,
-                              text(inventory().parameters()[static_cast<size_t>(piece.tensor)].name, "#", state.name)));
+        held.state.push_back(backend_.allocate(Shape{piece.count}, DType::float32, MemoryCategory::optimizer_state,
+                                               text(inventory().parameters()[static_cast<size_t>(piece.tensor)].name, "#", state.name)));
         backend_.zero(stream, held.state.back());
       }
     held_.push_back(std::move(held));
@@ -219,7 +217,8 @@ GradientReport ShardedModel::finish_gradients(std::span<const double> extras) {
   // One vector: a partial sum of squares per chunk, each from the one rank that holds it, then the extra values.
   const auto extra_count = static_cast<int64_t>(extras.size());
   if (!partials_.defined() || partials_.elements() != chunks_ + extra_count)
-    partials_ = backend_.allocate(Shape{chunks_ + extra_count}, DType::float64, MemoryCategory::workspace, "partial sums of the gradient norm");
+    partials_ =
+        backend_.allocate(Shape{chunks_ + extra_count}, DType::float64, MemoryCategory::workspace, "partial sums of the gradient norm");
   backend_.zero(stream, partials_);
   for (size_t i = 0; i < held_.size(); ++i) {
     if (held_[i].rule < 0) continue;
@@ -293,7 +292,8 @@ UpdateCounters ShardedModel::update(std::span<const StepValues> values) {
   done.newton_schulz_calls -= before.newton_schulz_calls;
   done.newton_schulz_guard_events -= before.newton_schulz_guard_events;
   if (done.newton_schulz_calls != expected_calls)
-    throw NumericalError(text("rank ", world_.rank(), " orthogonalised ", done.newton_schulz_calls, " matrices in this step, its routing names ", expected_calls));
+    throw NumericalError(text("rank ", world_.rank(), " orthogonalised ", done.newton_schulz_calls,
+                              " matrices in this step, its routing names ", expected_calls));
   return done;
 }
 

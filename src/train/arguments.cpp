@@ -43,17 +43,28 @@ ParseResult<TrainArguments> parse_train_arguments(int argc, char** argv) {
 ParseResult<GenerateArguments> parse_generate_arguments(int argc, char** argv) {
   CLI::App app{"Continues a prompt with a trained model:\n  dmuon_generate --checkpoint runs/quickstart --prompt \"## \""};
   GenerateArguments arguments;
-  app.add_option("--checkpoint", arguments.checkpoint, "a step directory, a checkpoint directory or a run directory (its newest checkpoint)")
+  app.add_option("--checkpoint", arguments.checkpoint,
+                 "a step directory, a checkpoint directory or a run directory (its newest checkpoint)")
       ->required();
   auto* prompt = app.add_option("--prompt", arguments.prompt, "text to continue");
   app.add_option("--prompt-file", arguments.prompt_file, "file whose text is continued")->excludes(prompt);
-  app.add_option("--tokens", arguments.options.tokens, "tokens to generate")->check(CLI::Range(int64_t{1}, int64_t{1} << 40))->capture_default_str();
-  app.add_option("--temperature", arguments.options.temperature, "0 always takes the most likely token")->check(CLI::Range(0.0, 100.0))->capture_default_str();
-  app.add_option("--top-k", arguments.options.top_k, "choose among the k most likely tokens; 0: all")->check(CLI::NonNegativeNumber)->capture_default_str();
-  app.add_option("--top-p", arguments.options.top_p, "choose among the smallest set with this probability")->check(CLI::Range(0.0, 1.0))->capture_default_str();
+  app.add_option("--tokens", arguments.options.tokens, "tokens to generate")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->capture_default_str();
+  app.add_option("--temperature", arguments.options.temperature, "0 always takes the most likely token")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  app.add_option("--top-k", arguments.options.top_k, "choose among the k most likely tokens; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--top-p", arguments.options.top_p, "choose among the smallest set with this probability")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
   app.add_option("--seed", arguments.options.seed, "seed of the sampling")->capture_default_str();
   app.add_option("--count", arguments.count, "number of texts")->check(CLI::Range(1, 1000000))->capture_default_str();
-  app.add_option("--threads", arguments.threads, "threads; 0: all processors this process may use")->check(CLI::Range(0, 4096))->capture_default_str();
+  app.add_option("--threads", arguments.threads, "threads; 0: all processors this process may use")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
   app.add_option("--device", arguments.device, "auto or cpu")->capture_default_str();
   return parse(app, arguments, argc, argv);
 }

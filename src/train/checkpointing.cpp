@@ -75,7 +75,8 @@ std::unique_ptr<CheckpointReader> CheckpointKeeper::open(const std::string& resu
     if (world_.rank() != 0) return;
     if (resume == "never") {
       if (!scan_checkpoints(directory_).empty())
-        throw ConfigError(text(directory_.string(), " already holds checkpoints; resume them (--resume auto), choose another \"output\", or remove them"));
+        throw ConfigError(text(directory_.string(),
+                               " already holds checkpoints; resume them (--resume auto), choose another \"output\", or remove them"));
     } else if (resume == "auto" || resume == "must") {
       // Every byte is proven here, so that a damaged one gives way to the one before it.
       if (const auto path = find_checkpoint(directory_)) found = path->string();
@@ -86,8 +87,8 @@ std::unique_ptr<CheckpointReader> CheckpointKeeper::open(const std::string& resu
       const std::vector<CheckpointCandidate> existing = list_checkpoints(directory_);
       const int64_t step = CheckpointReader(found, CheckpointCheck::sizes).step();
       if (!existing.empty() && existing.back().step > step)
-        throw ConfigError(text("--resume ", resume, " is step ", step, ", but ", directory_.string(), " already holds step ", existing.back().step,
-                               "; choose another \"output\", or move the later checkpoints away"));
+        throw ConfigError(text("--resume ", resume, " is step ", step, ", but ", directory_.string(), " already holds step ",
+                               existing.back().step, "; choose another \"output\", or move the later checkpoints away"));
     }
   });
   found = world_.broadcast_text(found, 0);
@@ -121,7 +122,8 @@ void CheckpointKeeper::save(ShardedModel& model, const SaveRequest& request) {
   const auto& parameters = model.inventory().parameters();
   for (size_t t = 0; t < parameters.size(); ++t)
     if (model.rules().rule_of[t] >= 0)
-      bytes += parameters[t].shape.elements() * 4 * static_cast<int64_t>(model.rules().rules[static_cast<size_t>(model.rules().rule_of[t])]->state().size());
+      bytes += parameters[t].shape.elements() * 4 *
+               static_cast<int64_t>(model.rules().rules[static_cast<size_t>(model.rules().rule_of[t])]->state().size());
   CheckpointWriter writer({directory_, request.state.step, run_id_, world_.rank()}, crash_);
   try {
     agreed(world_, [&] { check_free_space(directory_, bytes); });

@@ -28,7 +28,9 @@ class CountingCommunicator final : public Communicator {
   void all_to_all_v(Stream&, const Tensor& send, std::span<const int64_t> send_cuts, const Tensor&, std::span<const int64_t>) override {
     sent_ += (send_cuts.back() - send_cuts.front() - segment(send_cuts, rank_)) * size_of(send.dtype());
   }
-  std::vector<std::string> all_gather_text(const std::string& mine) override { return std::vector<std::string>(static_cast<size_t>(size_), mine); }
+  std::vector<std::string> all_gather_text(const std::string& mine) override {
+    return std::vector<std::string>(static_cast<size_t>(size_), mine);
+  }
   std::string broadcast_text(const std::string& mine, int) override { return mine; }
   std::vector<double> all_reduce(std::span<const double> values, ReduceOperation) override { return {values.begin(), values.end()}; }
   void agree(bool ok, const std::string& message, ExitCode code) override {

@@ -23,7 +23,7 @@ int64_t resident_bytes() {
 }
 
 int64_t peak_resident_bytes() {
-  struct rusage usage{};
+  struct rusage usage {};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<int64_t>(usage.ru_maxrss) * 1024;
 }
@@ -47,8 +47,8 @@ struct RankCost {
 };
 
 // Two steps, because the second starts with what the first left behind.
-RankCost simulate_rank(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families, int rank, int ranks,
-                       int threads) {
+RankCost simulate_rank(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families, int rank,
+                       int ranks, int threads) {
   HostBackendOptions options;
   options.mode = HostMode::shape_only;
   options.threads = threads;
@@ -91,17 +91,18 @@ RankCost simulate_rank(const Configuration& configuration, const TokenData& data
 
 }  // namespace
 
-DryRunReport dry_run(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families, int ranks, int threads) {
+DryRunReport dry_run(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families, int ranks,
+                     int threads) {
   DryRunReport report;
   report.resident_bytes = resident_bytes();
   const ModelPlan plan = make_model(configuration, data, families);
-  report.model_flops_per_step =
-      plan.model->facts().flops_per_token(configuration.model.context_length) *
-      static_cast<double>(step_shape(configuration, ranks).global_batch * configuration.model.context_length);
+  report.model_flops_per_step = plan.model->facts().flops_per_token(configuration.model.context_length) *
+                                static_cast<double>(step_shape(configuration, ranks).global_batch * configuration.model.context_length);
   const RunRules rules = make_rules(configuration.optimizer, plan.model->inventory());
   for (size_t rule = 0; rule < rules.table.rules.size(); ++rule)
     if (rules.routing.share[rule].tensors > 0)
-      report.optimizer_bytes_per_parameter[rules.table.rules[rule]->name()] = 4.0 * static_cast<double>(rules.table.rules[rule]->state().size());
+      report.optimizer_bytes_per_parameter[rules.table.rules[rule]->name()] =
+          4.0 * static_cast<double>(rules.table.rules[rule]->state().size());
   for (int rank = 0; rank < ranks; ++rank) {
     // Ranks differ by their slots only; a large job is sampled at its ends.
     if (ranks > 16 && rank >= 8 && rank < ranks - 8) continue;
@@ -126,9 +127,10 @@ std::string describe_dry_run(const Configuration& configuration, const TokenData
   const StepShape shape = step_shape(configuration, ranks);
   const auto tera = [](double flops) { return format_number(flops * 1e-12, 4) + " TFLOP"; };
 
-  std::string out = text("Model ", configuration.model.family, ": ", format_count(inventory.elements()), " parameters in ",
-                         inventory.units().size(), " units\n\nRouting\n", rules.routing_table, "\nPlan: ", plan.strategy, " over ", ranks,
-                         ranks == 1 ? " rank" : " ranks", ", largest load ", tera(plan.makespan()), ", lower bound ", tera(plan.lower_bound), "\n");
+  std::string out =
+      text("Model ", configuration.model.family, ": ", format_count(inventory.elements()), " parameters in ", inventory.units().size(),
+           " units\n\nRouting\n", rules.routing_table, "\nPlan: ", plan.strategy, " over ", ranks, ranks == 1 ? " rank" : " ranks",
+           ", largest load ", tera(plan.makespan()), ", lower bound ", tera(plan.lower_bound), "\n");
   std::vector<std::vector<std::string>> loads{{"rank", "whole tensors", "update cost", "elements held"}};
   for (int rank = 0; rank < std::min(ranks, 32); ++rank) {
     int64_t whole = 0, elements = 0;
@@ -139,10 +141,11 @@ std::string describe_dry_run(const Configuration& configuration, const TokenData
     loads.push_back({std::to_string(rank), std::to_string(whole), tera(plan.loads[static_cast<size_t>(rank)]), format_count(elements)});
   }
   out += format_table(loads);
-  out += text("\nStep: ", format_count(shape.global_batch), " sequences of ", configuration.model.context_length, " tokens = ",
-              format_count(shape.global_batch * configuration.model.context_length), " tokens, ", shape.micro_batches,
-              " micro-batch(es) of at most ", shape.micro_batch_size, " a rank\n  model ", tera(report.model_flops_per_step), ", optimizer ",
-              tera(report.optimizer_flops_per_step), ", sent by rank ", report.largest_rank, " ", format_bytes(report.bytes_sent_per_step), "\n");
+  out += text("\nStep: ", format_count(shape.global_batch), " sequences of ", configuration.model.context_length,
+              " tokens = ", format_count(shape.global_batch * configuration.model.context_length), " tokens, ", shape.micro_batches,
+              " micro-batch(es) of at most ", shape.micro_batch_size, " a rank\n  model ", tera(report.model_flops_per_step),
+              ", optimizer ", tera(report.optimizer_flops_per_step), ", sent by rank ", report.largest_rank, " ",
+              format_bytes(report.bytes_sent_per_step), "\n");
   std::vector<std::vector<std::string>> states{{"rule", "optimizer bytes per parameter"}};
   for (const auto& [rule, bytes] : report.optimizer_bytes_per_parameter) states.push_back({rule, format_number(bytes, 0)});
   out += "\n" + format_table(states);

@@ -7,7 +7,8 @@
 
 namespace dmuon {
 
-double evaluate(Backend& backend, Communicator& world, Model& model, const Dataset& validation, int64_t batch_size, int64_t maximum_tokens) {
+double evaluate(Backend& backend, Communicator& world, Model& model, const Dataset& validation, int64_t batch_size,
+                int64_t maximum_tokens) {
   int64_t windows = validation.samples_per_epoch();
   if (maximum_tokens > 0) windows = std::min(windows, std::max<int64_t>(1, maximum_tokens / validation.length()));
   const int64_t batches = divide_up(windows, batch_size);

@@ -17,7 +17,8 @@ namespace {
 // Parameters straight from the file; no rules, no state.
 void load_parameters(Backend& backend, const Inventory& inventory, const CheckpointReader& reader) {
   std::vector<ExpectedTensor> expected;
-  for (const ParameterDeclaration& parameter : inventory.parameters()) expected.push_back({parameter.name, DType::float32, parameter.shape});
+  for (const ParameterDeclaration& parameter : inventory.parameters())
+    expected.push_back({parameter.name, DType::float32, parameter.shape});
   reader.check_tensors(expected, true);
   std::vector<float> host;
   for (const ParameterDeclaration& parameter : inventory.parameters()) {
@@ -31,7 +32,8 @@ void load_parameters(Backend& backend, const Inventory& inventory, const Checkpo
 int run(const GenerateArguments& arguments, const std::vector<ModelFamily>& families) {
   const CheckpointReader reader(resolve_checkpoint(arguments.checkpoint));
   if (!reader.has_text("tokenizer.json"))
-    throw CheckpointError(text(reader.path().string(), " holds no tokenizer (it was trained on token files), so text cannot be read or written"));
+    throw CheckpointError(
+        text(reader.path().string(), " holds no tokenizer (it was trained on token files), so text cannot be read or written"));
   const TokenizerHandle tokenizer = tokenizer_from_json(parse_json(reader.text_of("tokenizer.json"), "tokenizer.json"));
   const Json settings = parse_json(reader.text_of("model.json"), "model.json");
   const std::unique_ptr<Model> model = find_family(families, settings.at("family").as_string()).make(settings);

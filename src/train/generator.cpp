@@ -28,7 +28,8 @@ int32_t sample_token(std::span<const float> logits, const GenerationOptions& opt
   std::vector<double> weights(kept);
   double sum = 0.0;
   for (size_t i = 0; i < kept; ++i) {
-    weights[i] = std::exp((static_cast<double>(logits[static_cast<size_t>(order[i])]) - static_cast<double>(*most_likely)) / options.temperature);
+    weights[i] =
+        std::exp((static_cast<double>(logits[static_cast<size_t>(order[i])]) - static_cast<double>(*most_likely)) / options.temperature);
     sum += weights[i];
   }
   if (options.top_p < 1.0) {
@@ -79,7 +80,8 @@ std::vector<int32_t> generate(Backend& backend, Model& model, std::span<const in
     filled += count;
     logits.resize(static_cast<size_t>(result.elements()));
     backend.copy_to_host(context.stream, result, logits.data());
-    const int32_t next = sample_token(std::span(logits).first(static_cast<size_t>(facts.vocabulary_size)), options, static_cast<uint64_t>(step));
+    const int32_t next =
+        sample_token(std::span(logits).first(static_cast<size_t>(facts.vocabulary_size)), options, static_cast<uint64_t>(step));
     tokens.push_back(next);
     out.push_back(next);
     pending.assign(1, next);

@@ -13,7 +13,9 @@ Progress::Progress(int64_t first_step, int64_t steps, int64_t interval, bool ena
     : first_step_(first_step), steps_(steps), interval_(interval), enabled_(enabled), terminal_(enabled && isatty(STDERR_FILENO) == 1) {}
 
 std::string Progress::describe(const StepMetrics& m) const {
-  const auto percent = [&](double seconds) { return std::to_string(static_cast<int>(100.0 * seconds / std::max(m.step_seconds, 1e-9) + 0.5)); };
+  const auto percent = [&](double seconds) {
+    return std::to_string(static_cast<int>(100.0 * seconds / std::max(m.step_seconds, 1e-9) + 0.5));
+  };
   std::string step = std::to_string(m.step);
   const std::string total = std::to_string(steps_);
   step.insert(0, total.size() - std::min(total.size(), step.size()), ' ');
@@ -22,8 +24,8 @@ std::string Progress::describe(const StepMetrics& m) const {
   if (m.learning_rate) line += text(" | rate ", format_number(*m.learning_rate, 5));
   if (m.gradient_norm) line += text(" | norm ", format_number(*m.gradient_norm, 3));
   line += text(" | ", format_count(static_cast<int64_t>(m.tokens_per_second)), " tokens/s | ", format_number(1000.0 * m.step_seconds, 0),
-               " ms (forward ", percent(m.forward_seconds), " backward ", percent(m.backward_seconds), " update ", percent(m.update_seconds),
-               " wait ", percent(m.exposed_communication_seconds), " %) | ", format_bytes(m.peak_bytes));
+               " ms (forward ", percent(m.forward_seconds), " backward ", percent(m.backward_seconds), " update ",
+               percent(m.update_seconds), " wait ", percent(m.exposed_communication_seconds), " %) | ", format_bytes(m.peak_bytes));
   if (m.skipped) line += " | SKIPPED";
   if (m.step < steps_) line += text(" | left ", format_duration(seconds_per_step_ * static_cast<double>(steps_ - m.step)));
   return line;

@@ -15,8 +15,8 @@ const ModelFamily& find_family(const std::vector<ModelFamily>& families, const s
     names.push_back(family.name);
   }
   const std::string close = nearest(name, names);
-  throw ConfigError(text("model.family: no family \"", name, "\"", close.empty() ? "" : "; did you mean \"" + close + "\"?", " (available: ",
-                         join(names, ", "), ")"));
+  throw ConfigError(text("model.family: no family \"", name, "\"", close.empty() ? "" : "; did you mean \"" + close + "\"?",
+                         " (available: ", join(names, ", "), ")"));
 }
 
 ModelPlan make_model(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families) {
@@ -68,7 +68,8 @@ StepShape step_shape(const Configuration& configuration, int ranks) {
   StepShape shape;
   shape.global_batch = configuration.training.batch_tokens / configuration.model.context_length;
   const int64_t largest_block = divide_up(shape.global_batch, ranks);
-  shape.micro_batch_size = configuration.training.micro_batch_size > 0 ? std::min(configuration.training.micro_batch_size, largest_block) : largest_block;
+  shape.micro_batch_size =
+      configuration.training.micro_batch_size > 0 ? std::min(configuration.training.micro_batch_size, largest_block) : largest_block;
   shape.micro_batches = divide_up(largest_block, shape.micro_batch_size);
   return shape;
 }

@@ -28,7 +28,9 @@ void prepare_output(const Configuration& configuration, Communicator& world) {
   agreed(world, [&] {
     std::error_code failure;
     if (world.rank() == 0) std::filesystem::create_directories(configuration.output, failure);
-    if (failure) throw StorageError(text("cannot create the run directory ", configuration.output, ": ", failure.message(), "; choose another \"output\""));
+    if (failure)
+      throw StorageError(
+          text("cannot create the run directory ", configuration.output, ": ", failure.message(), "; choose another \"output\""));
   });
   agreed(world, [&] {
     configure_log({world.rank(), world.size(), log_level(configuration.logging.level),
@@ -75,7 +77,8 @@ int run(const TrainArguments& arguments, World& launched, const std::vector<Mode
   TokenData data;
   agreed(world, [&] {
     TokenizerHandle saved;
-    if (reader && reader->has_text("tokenizer.json")) saved = tokenizer_from_json(parse_json(reader->text_of("tokenizer.json"), "tokenizer.json"));
+    if (reader && reader->has_text("tokenizer.json"))
+      saved = tokenizer_from_json(parse_json(reader->text_of("tokenizer.json"), "tokenizer.json"));
     data = open_data(configuration, saved);
     if (reader) require_same_data(parse_json(reader->text_of("dataset.json"), "dataset.json"), data.fingerprint);
   });
@@ -92,8 +95,8 @@ int run(const TrainArguments& arguments, World& launched, const std::vector<Mode
   });
   Plan plan = make_run_plan(configuration, model.model->inventory(), rules.table, world.size());
   if (world.rank() == 0)
-    log_information(banner(configuration, launched.description(), *backend, threads, measure_gemm_flops(*backend), *model.model, data, rules, plan,
-                           world.size()));
+    log_information(banner(configuration, launched.description(), *backend, threads, measure_gemm_flops(*backend), *model.model, data,
+                           rules, plan, world.size()));
   for (const std::string& warning : rules.routing.warnings)
     if (world.rank() == 0) log_warning(warning);
   agreed(world, [&] {
@@ -107,8 +110,9 @@ int run(const TrainArguments& arguments, World& launched, const std::vector<Mode
   if (reader) {
     keeper.load(sharded, *reader);
     if (world.rank() == 0)
-      log_information(text("resumed step ", state.step, " from ", reader->path().string(), ": ", format_count(state.tokens), " tokens seen, next sample ",
-                           format_count(state.samples), ", parameters ", hash_to_hex(sharded.parameter_hash())));
+      log_information(text("resumed step ", state.step, " from ", reader->path().string(), ": ", format_count(state.tokens),
+                           " tokens seen, next sample ", format_count(state.samples), ", parameters ",
+                           hash_to_hex(sharded.parameter_hash())));
   } else {
     sharded.initialize(static_cast<uint64_t>(configuration.seed));
     sharded.check_replicas();

@@ -101,7 +101,8 @@ void Trainer::step() {
     for (StepValues& value : values) value.step = state_.updates;
     const UpdateCounters counters = parts_.sharded.update(values);
     if (counters.newton_schulz_guard_events > 0)
-      log_warning(text("step ", state_.step, ": ", counters.newton_schulz_guard_events, " Newton-Schulz results failed the guard and were computed again in the direct form"));
+      log_warning(text("step ", state_.step, ": ", counters.newton_schulz_guard_events,
+                       " Newton-Schulz results failed the guard and were computed again in the direct form"));
     parts_.backend.compute_stream().synchronize();
     state_.skips_in_a_row = 0;
   } else {
@@ -142,9 +143,10 @@ void Trainer::refuse_or_skip(const GradientReport& report, double loss) {
     if (parts_.world.rank() == 0) log_warning(text(what, "; the update is skipped (training.non_finite = skip)"));
     return;
   }
-  throw AgreedError(ExitCode::numerical,
-                    text(what, training.non_finite == "skip" ? text("; ", state_.skips_in_a_row, " steps in a row (training.maximum_skips)") : "",
-                         ". Nothing was updated or saved; lower the learning rate or look at the data, then resume from the last checkpoint"));
+  throw AgreedError(
+      ExitCode::numerical,
+      text(what, training.non_finite == "skip" ? text("; ", state_.skips_in_a_row, " steps in a row (training.maximum_skips)") : "",
+           ". Nothing was updated or saved; lower the learning rate or look at the data, then resume from the last checkpoint"));
 }
 
 std::optional<double> Trainer::evaluate_now() {
@@ -193,8 +195,8 @@ void Trainer::save_now() {
   request.texts.emplace_back("model.json", parts_.model_settings.dump(2) + "\n");
   request.texts.emplace_back("dataset.json", parts_.data.fingerprint.dump(2) + "\n");
   request.texts.emplace_back("rules.json", describe_rules(parts_.rules, parts_.sharded.rules(), parts_.sharded.inventory()).dump(2) + "\n");
-  request.texts.emplace_back("plan.json",
-                             parts_.sharded.plan().to_json(plan_tensors(parts_.sharded.inventory(), parts_.sharded.rules())).dump(2) + "\n");
+  request.texts.emplace_back(
+      "plan.json", parts_.sharded.plan().to_json(plan_tensors(parts_.sharded.inventory(), parts_.sharded.rules())).dump(2) + "\n");
   if (parts_.data.tokenizer) request.texts.emplace_back("tokenizer.json", parts_.data.tokenizer->to_json().dump() + "\n");
   try {
     parts_.keeper.save(parts_.sharded, request);
@@ -203,9 +205,11 @@ void Trainer::save_now() {
     if (parts_.world.rank() == 0) progress_.say(text("saved step ", state_.step));
   } catch (const AgreedError& error) {
     // Only a storage failure may be survived, and only if the configuration says so.
-    if (error.exit_code() != ExitCode::storage || checkpoint.on_failure != "continue" || ++failed_saves_ >= checkpoint.maximum_failures) throw;
+    if (error.exit_code() != ExitCode::storage || checkpoint.on_failure != "continue" || ++failed_saves_ >= checkpoint.maximum_failures)
+      throw;
     if (parts_.world.rank() == 0)
-      log_warning(text("step ", state_.step, " was not saved (failure ", failed_saves_, " of at most ", checkpoint.maximum_failures - 1, "): ", error.what()));
+      log_warning(text("step ", state_.step, " was not saved (failure ", failed_saves_, " of at most ", checkpoint.maximum_failures - 1,
+                       "): ", error.what()));
   }
 }
 
@@ -223,7 +227,8 @@ void require_same_run(const CheckpointReader& reader, const Configuration& confi
   const Json saved_rules = parse_json(reader.text_of("rules.json"), "rules.json");
   if (saved_rules.as_array().size() != rules.as_array().size()) differ("routing of parameters to rules", saved_rules, rules);
   for (size_t i = 0; i < rules.as_array().size(); ++i)
-    for (const char* key : {"rule", "description", "parameters"}) differ(text("optimizer ", key), saved_rules.as_array()[i].at(key), rules.as_array()[i].at(key));
+    for (const char* key : {"rule", "description", "parameters"})
+      differ(text("optimizer ", key), saved_rules.as_array()[i].at(key), rules.as_array()[i].at(key));
 }
 
 }  // namespace dmuon

@@ -25,8 +25,8 @@ struct Outcome {
 // `before` is shell text such as "ulimit -v 100000;".
 Outcome run_tool(const Directory& directory, const std::string& arguments, const std::string& before = "") {
   const std::string log = directory / "log";
-  const int status =
-      std::system(text("( ", before, " exec '", dmuon::testing::build_directory(), "/dmuon_data' ", arguments, " ) >", log, " 2>&1").c_str());
+  const int status = std::system(
+      text("( ", before, " exec '", dmuon::testing::build_directory(), "/dmuon_data' ", arguments, " ) >", log, " 2>&1").c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(log)};
 }
 

@@ -99,7 +99,8 @@ Result train_small(Communicator& world, const Case& c, int steps) {
         context.dropout_seed = mix64(static_cast<uint64_t>(step));
         context.first_sequence = begin + done;
         PassSeconds seconds;
-        loss += train_micro_batch(model, context, batch(step, begin + done, count), 1.0 / static_cast<double>(c.global_batch * length), seconds);
+        loss += train_micro_batch(model, context, batch(step, begin + done, count), 1.0 / static_cast<double>(c.global_batch * length),
+                                  seconds);
       }
       sharded.end_micro_batch();
     }
@@ -136,14 +137,16 @@ void compare(testing::MpiChecks& checks, const Result& job, const Result& alone,
   for (size_t step = 0; step < job.losses.size(); ++step) {
     checks.check(std::fabs(job.losses[step] - alone.losses[step]) < loss_tolerance * alone.losses[step],
                  text("loss of step ", step + 1, ": ", job.losses[step], " against ", alone.losses[step]));
-    checks.check(std::fabs(job.norms[step] - alone.norms[step]) < loss_tolerance * 10 * alone.norms[step], text("gradient norm of step ", step + 1));
+    checks.check(std::fabs(job.norms[step] - alone.norms[step]) < loss_tolerance * 10 * alone.norms[step],
+                 text("gradient norm of step ", step + 1));
   }
   for (const auto& [name, values] : job.parameters) {
     // The true gradient of a key bias is zero: Adam turns rounding noise into steps of full size, so only their number
     // bounds the difference.
     if (name.find("key.bias") != std::string::npos) {
       for (size_t i = 0; i < values.size(); ++i)
-        checks.check(std::fabs(values[i] - alone.parameters.at(name)[i]) <= 2.0 * 0.001 * static_cast<double>(job.losses.size()), text("parameter ", name));
+        checks.check(std::fabs(values[i] - alone.parameters.at(name)[i]) <= 2.0 * 0.001 * static_cast<double>(job.losses.size()),
+                     text("parameter ", name));
       continue;
     }
     const double d = distance(values, alone.parameters.at(name).data(), values.size());
@@ -160,14 +163,18 @@ int main() {
   const auto self = make_self_communicator();
   for (bool tied : {true, false}) {
     const Result alone = train_small(*self, {.tied = tied}, 20);
-    checks.section(tied ? "20 steps, tied head" : "20 steps, untied head", [&] { compare(checks, train_small(all, {.tied = tied}, 20), alone, 1e-4, 1e-4); });
+    checks.section(tied ? "20 steps, tied head" : "20 steps, untied head",
+                   [&] { compare(checks, train_small(all, {.tied = tied}, 20), alone, 1e-4, 1e-4); });
     checks.section("loss goes down", [&] { checks.check(std::isfinite(alone.losses.back()), "finite"); });
     for (int64_t micro : {int64_t{4}, int64_t{1}, int64_t{3}})
-      checks.section(text("micro-batches of ", micro), [&] { compare(checks, train_small(all, {.micro_batch = micro, .tied = tied}, 3), train_small(*self, {.tied = tied}, 3), 1e-5, 1e-5); });
+      checks.section(text("micro-batches of ", micro), [&] {
+        compare(checks, train_small(all, {.micro_batch = micro, .tied = tied}, 3), train_small(*self, {.tied = tied}, 3), 1e-5, 1e-5);
+      });
   }
   // Three samples on up to four ranks: some have none and still enter every collective.
   checks.section("ranks without samples", [&] {
-    compare(checks, train_small(all, {.global_batch = 3, .micro_batch = 1}, 3), train_small(*self, {.global_batch = 3, .micro_batch = 3}, 3), 1e-5, 1e-5);
+    compare(checks, train_small(all, {.global_batch = 3, .micro_batch = 1}, 3),
+            train_small(*self, {.global_batch = 3, .micro_batch = 3}, 3), 1e-5, 1e-5);
   });
   checks.section("recomputation gives the same bits", [&] {
     const Result plain = train_small(all, {}, 3), again = train_small(all, {.recompute = true}, 3);

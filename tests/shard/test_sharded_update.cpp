@@ -59,7 +59,8 @@ RuleTable make_rules(const Inventory& inventory, Rules rules) {
   else
     table.rules.push_back(make_muon(muon_options(rules == Rules::muon ? "keller" : "dmuon")));
   table.rules.push_back(make_adamw({0.9, 0.95, 1e-8, 0.1}));
-  for (const ParameterDeclaration& parameter : inventory.parameters()) table.rule_of.push_back(parameter.role == ParameterRole::matrix ? 0 : 1);
+  for (const ParameterDeclaration& parameter : inventory.parameters())
+    table.rule_of.push_back(parameter.role == ParameterRole::matrix ? 0 : 1);
   return table;
 }
 
@@ -147,7 +148,8 @@ void compare(testing::MpiChecks& checks, Job& job, Job& alone, const std::string
   const auto& parameters = job.sharded().inventory().parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
     const std::vector<float> expected = alone.read(alone.sharded().value(static_cast<int>(i)));
-    checks.check(equal_bits(job.read(job.sharded().value(static_cast<int>(i))), expected.data()), text(what, ": ", parameters[i].name, " differs"));
+    checks.check(equal_bits(job.read(job.sharded().value(static_cast<int>(i))), expected.data()),
+                 text(what, ": ", parameters[i].name, " differs"));
   }
   for (const HeldPiece& held : job.sharded().held()) {
     const HeldPiece& reference = *whole.at(held.piece.tensor);
@@ -171,10 +173,12 @@ int main() {
     std::vector<std::pair<std::string, Case>> cases;
     cases.push_back({"greedy, 2 threads", {.rules = rules, .threads = 2}});
     if (rules != Rules::sgd) {
-      cases.push_back({"round robin, 3 threads, windows of one unit", {.rules = rules, .strategy = PlanStrategy::round_robin, .threads = 3, .window_units = 1}});
+      cases.push_back({"round robin, 3 threads, windows of one unit",
+                       {.rules = rules, .strategy = PlanStrategy::round_robin, .threads = 3, .window_units = 1}});
       cases.push_back({"rank 0 owns all", {.rules = rules, .strategy = PlanStrategy::rank0, .threads = 1, .window_units = 100}});
       for (uint64_t seed = 1; seed <= 3; ++seed)
-        cases.push_back({text("random owners ", seed), {.rules = rules, .owner_seed = seed, .threads = static_cast<int>(1 + seed % 2), .window_units = 2}});
+        cases.push_back({text("random owners ", seed),
+                         {.rules = rules, .owner_seed = seed, .threads = static_cast<int>(1 + seed % 2), .window_units = 2}});
     }
     for (const auto& [name, c] : cases)
       checks.section(name, [&] {

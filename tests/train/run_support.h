@@ -30,7 +30,8 @@ class SmallRun {
     write("run.json", R"({
       "name": "small", "seed": 4,
       "model": {"layers": 2, "heads": 2, "width": 24, "context_length": 16, "dropout": 0.1},
-      "data": {"train": [")" + path("text.txt") + R"("], "tokenizer": "character"},
+      "data": {"train": [")" +
+                          path("text.txt") + R"("], "tokenizer": "character"},
       "training": {"steps": 12, "batch_tokens": 96, "gradient_clip": 1.0, "replica_check_interval": 4},
       "optimizer": {"matrix": {"rule": "muon", "learning_rate": 0.02}, "auxiliary": {"rule": "adamw", "learning_rate": 0.002}},
       "distribution": {"cut_elements": 64},
@@ -51,8 +52,10 @@ class SmallRun {
   void write(const std::string& name, const std::string& content) const { std::ofstream(path(name), std::ios::binary) << content; }
 
   // `arguments` follow --config; `environment` is "NAME=value ...". The run directory is `output` inside this one.
-  Ended train(int ranks, const std::string& output, const std::string& arguments = "", const std::string& environment = "", int limit = 60) const {
-    const std::string command = text(DMUON_TRAIN, " --config ", path("run.json"), " --set output=", path(output), " --set threads=1 ", arguments);
+  Ended train(int ranks, const std::string& output, const std::string& arguments = "", const std::string& environment = "",
+              int limit = 60) const {
+    const std::string command =
+        text(DMUON_TRAIN, " --config ", path("run.json"), " --set output=", path(output), " --set threads=1 ", arguments);
     const std::string prefix = environment.empty() ? "" : "env " + environment + " ";
     if (ranks == 1) return run_command(prefix + command, limit);
     return run_ranks_of(DMUON_MPIEXEC, ranks, prefix + command, limit);

@@ -30,7 +30,8 @@ TEST_CASE("configuration") {
   check_refused(run.train(1, "o", "--set model.family=gpt3"), 2, {"gpt3", "gpt2"});
   check_refused(run.train(1, "o", "--set device=cuda"), 6, {"cuda"});
   check_refused(run.train(1, "o", R"(--set 'optimizer.overrides=[{"match":"blocks.9.*","rule":"adamw"}]')"), 2, {"blocks.9.*"});
-  check_refused(run.train(1, "o", R"(--set 'optimizer.overrides=[{"match":"final_norm.weight","rule":"muon"}]')"), 2, {"final_norm.weight"});
+  check_refused(run.train(1, "o", R"(--set 'optimizer.overrides=[{"match":"final_norm.weight","rule":"muon"}]')"), 2,
+                {"final_norm.weight"});
   check_refused(dmuon::testing::run_command(text(DMUON_TRAIN, " --config ", run.path("none.json")), 20), 5, {"none.json"});
   run.write("broken.json", "{\"name\": \"x\",}");
   check_refused(dmuon::testing::run_command(text(DMUON_TRAIN, " --config ", run.path("broken.json")), 20), 2, {"broken.json:1:"});
@@ -39,7 +40,9 @@ TEST_CASE("configuration") {
 
 TEST_CASE("data") {
   const SmallRun run;
-  const auto with_data = [&](const std::string& file, const std::string& more = "") { return run.train(1, "o", "--set data.train=" + run.path(file) + " " + more); };
+  const auto with_data = [&](const std::string& file, const std::string& more = "") {
+    return run.train(1, "o", "--set data.train=" + run.path(file) + " " + more);
+  };
   check_refused(with_data("missing.txt"), 2, {"missing.txt"});
   run.write("empty.txt", "");
   check_refused(with_data("empty.txt"), 2, {"empty.txt"});
@@ -66,9 +69,10 @@ TEST_CASE("a full disk leaves the last checkpoint intact") {
   const SmallRun run;
   REQUIRE(run.train(1, "full").exit_code == 0);
   // The next saves hit the file size limit; SIGXFSZ is ignored, so that writes fail with an error as on a full disk.
-  const Ended ended = dmuon::testing::run_command(text("bash -c 'trap \"\" XFSZ; ulimit -f 20; exec ", DMUON_TRAIN, " --config ", run.path("run.json"), " --set output=", run.path("full"),
-                                                       " --set threads=1 --set training.steps=40'"),
-                                                  60);
+  const Ended ended =
+      dmuon::testing::run_command(text("bash -c 'trap \"\" XFSZ; ulimit -f 20; exec ", DMUON_TRAIN, " --config ", run.path("run.json"),
+                                       " --set output=", run.path("full"), " --set threads=1 --set training.steps=40'"),
+                                  60);
   check_refused(ended, 5, {"cannot write"});
   check_refused(dmuon::testing::run_command(text(DMUON_CHECKPOINT, " verify ", run.path("full"), "/checkpoints"), 30), 0, {});
   const Ended resumed = run.train(1, "full", "--set training.steps=40");
@@ -106,8 +110,14 @@ TEST_CASE("a damaged newest checkpoint is skipped with a word about it") {
 
 TEST_CASE("ranks that were started differently") {
   const SmallRun run;
-  const auto side = [&](const std::string& more) { return text("-np 1 ", DMUON_TRAIN, " --config ", run.path("run.json"), " --set output=", run.path("o"), " --set threads=1 ", more); };
-  const Ended ended = dmuon::testing::run_command(text(DMUON_MPIEXEC, " --oversubscribe --bind-to none ", side(""), " : ", side("--set training.gradient_clip=0.5")), 60);
+  const auto side = [&](const std::string& more) {
+    return text("-np 1 ", DMUON_TRAIN, " --config ", run.path("run.json"), " --set output=", run.path("o"), " --set threads=1 ", more);
+  };
+  const Ended ended = dmuon::testing::run_command(
+      text(DMUON_MPIEXEC, " --oversubscribe --bind-to none ", side(""), " : ", side("--set training.gradient_clip=0.5")), 60);
   check_refused(ended, 2, {"training.gradient_clip"});
-  check_refused(dmuon::testing::run_command(text("env OMPI_COMM_WORLD_SIZE=2 PMI_SIZE=2 PMI_RANK=0 ", DMUON_TRAIN, " --config ", run.path("run.json"), " --set output=", run.path("o")), 60), 4, {"2"});
+  check_refused(dmuon::testing::run_command(text("env OMPI_COMM_WORLD_SIZE=2 PMI_SIZE=2 PMI_RANK=0 ", DMUON_TRAIN, " --config ",
+                                                 run.path("run.json"), " --set output=", run.path("o")),
+                                            60),
+                4, {"2"});
 }

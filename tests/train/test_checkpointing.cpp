@@ -43,7 +43,8 @@ struct Job {
     const auto values = [&](const std::string& key, int64_t first, const Tensor& tensor) {
       std::vector<float> host(static_cast<size_t>(tensor.elements()));
       const Random random(seed, RandomStream::test);
-      for (size_t i = 0; i < host.size(); ++i) host[i] = static_cast<float>(0.1 * random.normal(static_cast<uint64_t>(first) + i, hash_name(key)));
+      for (size_t i = 0; i < host.size(); ++i)
+        host[i] = static_cast<float>(0.1 * random.normal(static_cast<uint64_t>(first) + i, hash_name(key)));
       backend->copy_from_host(backend->compute_stream(), host.data(), tensor);
     };
     visit([&](const std::string& key, const HeldPiece& held, const Tensor& tensor) { values(key, held.piece.first, tensor); });
@@ -109,7 +110,8 @@ int main() {
     const auto expected = whole.content();
     for (const auto& [key, piece] : job.content()) {
       const auto& [first, values] = piece;
-      checks.check(std::memcmp(values.data(), expected.at(key).second.data() + first, values.size() * sizeof(float)) == 0, text(key, " differs"));
+      checks.check(std::memcmp(values.data(), expected.at(key).second.data() + first, values.size() * sizeof(float)) == 0,
+                   text(key, " differs"));
     }
   };
 
@@ -180,8 +182,9 @@ int main() {
       const double single = evaluate(*alone.backend, *self, *alone.model, FixedWindows(), batch_size, 0);
       checks.check(together == single, text("batches of ", batch_size, ": ", together, " against ", single));
     }
-    checks.check(evaluate(*job.backend, all, *job.model, FixedWindows(), 4, 35) != evaluate(*job.backend, all, *job.model, FixedWindows(), 4, 0),
-                 "maximum_tokens cuts the set");
+    checks.check(
+        evaluate(*job.backend, all, *job.model, FixedWindows(), 4, 35) != evaluate(*job.backend, all, *job.model, FixedWindows(), 4, 0),
+        "maximum_tokens cuts the set");
   });
 
   const int code = checks.finish();

@@ -15,7 +15,8 @@ TEST_CASE("resumed three times equals uninterrupted, bit for bit") {
     INFO(reference.output);
     REQUIRE(reference.exit_code == 0);
     // Killed right after each of the first two saves became visible, and once in the middle of writing the third.
-    for (const char* point : {"after_rename", "after_rename", "mid_tensor_file"}) CHECK(run.train(ranks, parts, "", text("DMUON_CRASH_AT=", point)).exit_code != 0);
+    for (const char* point : {"after_rename", "after_rename", "mid_tensor_file"})
+      CHECK(run.train(ranks, parts, "", text("DMUON_CRASH_AT=", point)).exit_code != 0);
     const Ended last = run.train(ranks, parts, "--resume must");
     INFO(last.output);
     REQUIRE(last.exit_code == 0);
@@ -51,7 +52,8 @@ TEST_CASE("SIGKILL at random instants never costs more than the time since the l
     const double seconds = 0.15 + 0.4 * random.uniform(attempt);
     // `wait` returns when the process is gone for certain, so that the next one finds the directory unlocked.
     run.write("kill.sh", text(DMUON_TRAIN, " --config ", run.path("run.json"), " --set output=", run.path("killed"),
-                              " --set threads=1 --set training.steps=60 &\nchild=$!\n(sleep ", seconds, "; kill -9 $child) 2>/dev/null &\nwait $child\n"));
+                              " --set threads=1 --set training.steps=60 &\nchild=$!\n(sleep ", seconds,
+                              "; kill -9 $child) 2>/dev/null &\nwait $child\n"));
     ended = dmuon::testing::run_command("bash " + run.path("kill.sh"), 60);
     if (ended.exit_code == 0) break;
   }

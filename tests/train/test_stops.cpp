@@ -10,14 +10,15 @@ namespace {
 
 // Starts `command` in the background, sends `signal` to it after the first saved step, and waits.
 Ended signalled(const SmallRun& run, const std::string& command, const std::string& output, const std::string& signal) {
-  run.write("signal.sh", text("set -m\n", command, " > ", run.path("out"), " 2>&1 &\nchild=$!\n",
-                              "for i in $(seq 300); do [ -d ", run.path(output), "/checkpoints/step-00000004 ] && break; sleep 0.05; done\n", "kill -", signal,
+  run.write("signal.sh", text("set -m\n", command, " > ", run.path("out"), " 2>&1 &\nchild=$!\n", "for i in $(seq 300); do [ -d ",
+                              run.path(output), "/checkpoints/step-00000004 ] && break; sleep 0.05; done\n", "kill -", signal,
                               " $child\nwait $child\ncode=$?\ncat ", run.path("out"), "\nexit $code\n"));
   return dmuon::testing::run_command("bash " + run.path("signal.sh"), 60);
 }
 
 std::string train_command(const SmallRun& run, const std::string& output) {
-  return text(DMUON_TRAIN, " --config ", run.path("run.json"), " --set output=", run.path(output), " --set threads=1 --set training.steps=1000000");
+  return text(DMUON_TRAIN, " --config ", run.path("run.json"), " --set output=", run.path(output),
+              " --set threads=1 --set training.steps=1000000");
 }
 
 }  // namespace
@@ -36,7 +37,8 @@ TEST_CASE("SIGTERM, SIGINT and SIGUSR1 to a process save at the next step and ex
 
 TEST_CASE("SIGUSR1 through mpirun stops all ranks at one step with 75") {
   const SmallRun run;
-  const Ended ended = signalled(run, text(DMUON_MPIEXEC, " --oversubscribe --bind-to none -np 2 ", train_command(run, "two")), "two", "USR1");
+  const Ended ended =
+      signalled(run, text(DMUON_MPIEXEC, " --oversubscribe --bind-to none -np 2 ", train_command(run, "two")), "two", "USR1");
   INFO(ended.output);
   CHECK(ended.exit_code == 75);
   const Ended verified = dmuon::testing::run_command(text(DMUON_CHECKPOINT, " verify ", run.path("two"), "/checkpoints"), 30);
@@ -53,10 +55,13 @@ TEST_CASE("a run that diverges stops with 3, names step and tensor, and saves no
     CHECK(ended.exit_code == 3);
     CHECK(ended.output.find("is not finite") != std::string::npos);
     CHECK(ended.output.find("step ") != std::string::npos);
-    if (std::filesystem::exists(run.path(output) + "/checkpoints/step-00000004")) FAIL("a checkpoint was written after the weights had left the finite numbers");
+    if (std::filesystem::exists(run.path(output) + "/checkpoints/step-00000004"))
+      FAIL("a checkpoint was written after the weights had left the finite numbers");
   }
-  const Ended skipped = run.train(1, "skip", "--set optimizer.auxiliary.learning_rate=1e30 --set training.gradient_clip=0 --set training.non_finite=skip "
-                                             "--set training.maximum_skips=2");
+  const Ended skipped =
+      run.train(1, "skip",
+                "--set optimizer.auxiliary.learning_rate=1e30 --set training.gradient_clip=0 --set training.non_finite=skip "
+                "--set training.maximum_skips=2");
   INFO(skipped.output);
   CHECK(skipped.exit_code == 3);
   CHECK(skipped.output.find("3 steps in a row") != std::string::npos);
@@ -65,9 +70,10 @@ TEST_CASE("a run that diverges stops with 3, names step and tensor, and saves no
 TEST_CASE("a rank that stops answering ends the job at the deadline and is named") {
   const SmallRun run;
   // Rank 1 stops itself; rank 0 waits for it at most three seconds.
-  run.write("rank.sh", text("#!/bin/bash\nif [ \"$OMPI_COMM_WORLD_RANK\" = 1 ]; then (for i in $(seq 300); do [ -d ", run.path("silent"),
-                            "/checkpoints/step-00000004 ] && break; sleep 0.05; done; kill -STOP $$) & fi\nexec ", train_command(run, "silent"),
-                            " --set communication.step_timeout_seconds=3 --set communication.checkpoint_timeout_seconds=3\n"));
+  run.write("rank.sh",
+            text("#!/bin/bash\nif [ \"$OMPI_COMM_WORLD_RANK\" = 1 ]; then (for i in $(seq 300); do [ -d ", run.path("silent"),
+                 "/checkpoints/step-00000004 ] && break; sleep 0.05; done; kill -STOP $$) & fi\nexec ", train_command(run, "silent"),
+                 " --set communication.step_timeout_seconds=3 --set communication.checkpoint_timeout_seconds=3\n"));
   const Ended ended = dmuon::testing::run_ranks_of(DMUON_MPIEXEC, 2, "bash " + run.path("rank.sh"), 40);
   INFO(ended.output);
   CHECK(ended.exit_code != 0);

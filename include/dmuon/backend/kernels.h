@@ -73,14 +73,14 @@ class MatrixKernels {
 // Scaled dot-product attention in tiles; no T x S buffer is kept. Query t of a sequence sees keys 0 .. key_offset + t
 // when causal, otherwise all S. Grouped queries: H must be a multiple of G; query head h uses key head h / (H / G).
 struct AttentionForward {
-  Tensor query;         // [B, T, H, D]
-  Tensor key, value;    // [B, S, G, D]
-  Tensor output;        // [B, T, H, D]
-  Tensor log_sum_exp;   // [B, H, T], for the backward; optional
-  double scale = 1.0;   // usually 1/sqrt(D)
+  Tensor query;        // [B, T, H, D]
+  Tensor key, value;   // [B, S, G, D]
+  Tensor output;       // [B, T, H, D]
+  Tensor log_sum_exp;  // [B, H, T], for the backward; optional
+  double scale = 1.0;  // usually 1/sqrt(D)
   bool causal = true;
   int64_t key_offset = 0;  // keys that precede the first query (a cache); S >= key_offset + T when causal
-  DropoutMask dropout;  // on the probabilities; element (h, t, s) of a sequence is (h * T + t) * S + s
+  DropoutMask dropout;     // on the probabilities; element (h, t, s) of a sequence is (h * T + t) * S + s
 };
 struct AttentionBackward {
   AttentionForward forward;  // as given to and filled by the forward; log_sum_exp defined
@@ -105,28 +105,28 @@ enum class NormalizationKind : uint8_t { layer_norm, rms_norm };
 struct NormalizationForward {
   NormalizationKind kind = NormalizationKind::layer_norm;
   double epsilon = 1e-5;
-  Tensor input;              // [N, C]
-  Tensor branch;             // [N, C], optional
-  Tensor branch_bias;        // [C], optional
-  DropoutMask dropout;       // of the branch
-  Tensor residual;           // [N, C], written when there is a branch; may alias branch or input
-  Tensor weight, bias;       // [C]; bias optional
-  Tensor output;             // [N, C]
+  Tensor input;                    // [N, C]
+  Tensor branch;                   // [N, C], optional
+  Tensor branch_bias;              // [C], optional
+  DropoutMask dropout;             // of the branch
+  Tensor residual;                 // [N, C], written when there is a branch; may alias branch or input
+  Tensor weight, bias;             // [C]; bias optional
+  Tensor output;                   // [N, C]
   Tensor mean, inverse_deviation;  // [N]
 };
 // d_input = d_residual + gradient through the normalisation; d_branch = d_input through the dropout mask;
 // d_branch_bias = column sums of d_branch.
 struct NormalizationBackward {
   NormalizationKind kind = NormalizationKind::layer_norm;
-  Tensor d_output;           // [N, C]
-  Tensor d_residual;         // [N, C], optional: gradient that reaches the residual by other paths
-  Tensor normalized_input;   // [N, C]: the forward's residual, or its input without a branch
+  Tensor d_output;          // [N, C]
+  Tensor d_residual;        // [N, C], optional: gradient that reaches the residual by other paths
+  Tensor normalized_input;  // [N, C]: the forward's residual, or its input without a branch
   Tensor mean, inverse_deviation, weight;
   DropoutMask dropout;
-  Tensor d_input;            // [N, C]; may alias d_residual or d_output
-  Tensor d_branch;           // [N, C], optional; without dropout callers share d_input instead
-  Tensor d_branch_bias;      // [C], optional; accumulated when accumulate_branch_bias
-  Tensor d_weight, d_bias;   // [C]; d_bias optional; accumulated when accumulate_weight / accumulate_bias
+  Tensor d_input;           // [N, C]; may alias d_residual or d_output
+  Tensor d_branch;          // [N, C], optional; without dropout callers share d_input instead
+  Tensor d_branch_bias;     // [C], optional; accumulated when accumulate_branch_bias
+  Tensor d_weight, d_bias;  // [C]; d_bias optional; accumulated when accumulate_weight / accumulate_bias
   bool accumulate_branch_bias = false, accumulate_weight = false, accumulate_bias = false;
 };
 
@@ -151,10 +151,10 @@ struct ActivationForward {
 // d_input = d_output * activation'(input + bias); d_bias = column sums of d_input
 struct ActivationBackward {
   ActivationKind kind = ActivationKind::gelu_tanh;
-  Tensor input, bias;     // as in the forward
-  Tensor d_output;        // [N, C]
-  Tensor d_input;         // [N, C]; may alias d_output
-  Tensor d_bias;          // [C], optional; accumulated when accumulate_bias
+  Tensor input, bias;  // as in the forward
+  Tensor d_output;     // [N, C]
+  Tensor d_input;      // [N, C]; may alias d_output
+  Tensor d_bias;       // [C], optional; accumulated when accumulate_bias
   bool accumulate_bias = false;
 };
 // y += alpha * x when accumulate, else y = alpha * x. Equal shapes.

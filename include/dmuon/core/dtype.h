@@ -10,8 +10,8 @@ namespace dmuon {
 enum class DType : uint8_t { float32, float64, bfloat16, float16, int64, int32, int16, int8, uint8 };
 
 int64_t size_of(DType dtype);
-std::string_view name_of(DType dtype);              // "float32"
-DType dtype_from_name(std::string_view name);       // throws ConfigError naming the allowed values
+std::string_view name_of(DType dtype);         // "float32"
+DType dtype_from_name(std::string_view name);  // throws ConfigError naming the allowed values
 bool is_floating(DType dtype);
 
 // The upper half of an IEEE binary32.
@@ -40,14 +40,41 @@ struct float16 {
 
 template <class T>
 struct DTypeOf;
-template <> struct DTypeOf<float> { static constexpr DType value = DType::float32; };
-template <> struct DTypeOf<double> { static constexpr DType value = DType::float64; };
-template <> struct DTypeOf<bfloat16> { static constexpr DType value = DType::bfloat16; };
-template <> struct DTypeOf<float16> { static constexpr DType value = DType::float16; };
-template <> struct DTypeOf<int64_t> { static constexpr DType value = DType::int64; };
-template <> struct DTypeOf<int32_t> { static constexpr DType value = DType::int32; };
-template <> struct DTypeOf<int16_t> { static constexpr DType value = DType::int16; };
-template <> struct DTypeOf<int8_t> { static constexpr DType value = DType::int8; };
-template <> struct DTypeOf<uint8_t> { static constexpr DType value = DType::uint8; };
+template <>
+struct DTypeOf<float> {
+  static constexpr DType value = DType::float32;
+};
+template <>
+struct DTypeOf<double> {
+  static constexpr DType value = DType::float64;
+};
+template <>
+struct DTypeOf<bfloat16> {
+  static constexpr DType value = DType::bfloat16;
+};
+template <>
+struct DTypeOf<float16> {
+  static constexpr DType value = DType::float16;
+};
+template <>
+struct DTypeOf<int64_t> {
+  static constexpr DType value = DType::int64;
+};
+template <>
+struct DTypeOf<int32_t> {
+  static constexpr DType value = DType::int32;
+};
+template <>
+struct DTypeOf<int16_t> {
+  static constexpr DType value = DType::int16;
+};
+template <>
+struct DTypeOf<int8_t> {
+  static constexpr DType value = DType::int8;
+};
+template <>
+struct DTypeOf<uint8_t> {
+  static constexpr DType value = DType::uint8;
+};
 
 }  // namespace dmuon

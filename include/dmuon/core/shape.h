@@ -25,9 +25,7 @@ class Shape {
   std::span<const int64_t> sizes() const { return {sizes_.data(), static_cast<size_t>(rank_)}; }
   std::string to_string() const;  // "[2, 3]"
 
-  friend bool operator==(const Shape& a, const Shape& b) {
-    return a.rank_ == b.rank_ && a.sizes_ == b.sizes_;
-  }
+  friend bool operator==(const Shape& a, const Shape& b) { return a.rank_ == b.rank_ && a.sizes_ == b.sizes_; }
 
  private:
   std::array<int64_t, maximum_rank> sizes_{};

@@ -42,9 +42,7 @@ class Tensor {
     if (DTypeOf<T>::value != dtype_) wrong_dtype(DTypeOf<T>::value);
     return static_cast<T*>(raw());
   }
-  void* raw() const {
-    return storage_ && storage_->data() ? static_cast<char*>(storage_->data()) + offset_ : nullptr;
-  }
+  void* raw() const { return storage_ && storage_->data() ? static_cast<char*>(storage_->data()) + offset_ : nullptr; }
 
   std::string to_string() const;  // "float32[2, 3]", for messages
 

@@ -40,14 +40,15 @@ class UnitScope {
 
 // What a model can say about itself without memory.
 struct ModelFacts {
-  int64_t parameters = 0;             // all elements, a tied pair once
-  int64_t gemm_parameters = 0;        // elements that enter a matrix product, the head once
-  int64_t layers = 0, width = 0;      // of the attention term below
+  int64_t parameters = 0;         // all elements, a tied pair once
+  int64_t gemm_parameters = 0;    // elements that enter a matrix product, the head once
+  int64_t layers = 0, width = 0;  // of the attention term below
   int64_t context_length = 0;
-  int64_t vocabulary_size = 0;        // classes; logits may have more, padded columns
+  int64_t vocabulary_size = 0;  // classes; logits may have more, padded columns
   // 6 * gemm_parameters + 6 * layers * width * T: causal attention counted half, optimizer left out.
   double flops_per_token(int64_t length) const {
-    return 6.0 * static_cast<double>(gemm_parameters) + 6.0 * static_cast<double>(layers) * static_cast<double>(width) * static_cast<double>(length);
+    return 6.0 * static_cast<double>(gemm_parameters) +
+           6.0 * static_cast<double>(layers) * static_cast<double>(width) * static_cast<double>(length);
   }
 };
 

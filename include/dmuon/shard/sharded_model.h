@@ -50,10 +50,10 @@ struct ShardedModelOptions {
 
 // What all ranks agreed on about the step's gradients.
 struct GradientReport {
-  double norm = 0.0;                // of the whole job's gradient, before clipping
+  double norm = 0.0;  // of the whole job's gradient, before clipping
   bool finite = true;
-  std::string first_non_finite;     // first parameter, by name, whose gradient holds NaN or Inf
-  std::vector<double> sums;         // the extra values, added over ranks in rank order
+  std::string first_non_finite;  // first parameter, by name, whose gradient holds NaN or Inf
+  std::vector<double> sums;      // the extra values, added over ranks in rank order
 };
 
 class ShardedModel final : public UnitListener {
@@ -106,9 +106,9 @@ class ShardedModel final : public UnitListener {
 
  private:
   struct Unit {
-    Tensor values;              // [elements], full
-    Tensor slot_gradient;       // reduced gradient of this rank's slot
-    Tensor full_gradient;       // while the unit's backward runs; with one rank always slot_gradient
+    Tensor values;         // [elements], full
+    Tensor slot_gradient;  // reduced gradient of this rank's slot
+    Tensor full_gradient;  // while the unit's backward runs; with one rank always slot_gradient
     Event published;
     int uses = 0;        // open uses of this micro-batch
     bool ready = false;  // last backward use is over
