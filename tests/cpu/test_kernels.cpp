@@ -19,9 +19,11 @@ kernel_suite::OutputBits compare(Backend& reference, int threads, const std::str
 
 }  // namespace
 
-TEST_CASE("every kernel agrees with the reference on every instruction set") {
+TEST_CASE("every kernel agrees with the reference on the narrower instruction sets too") {
   const auto reference = kernel_suite::open_reference();
-  for (const std::string& instruction_set : cpu::supported_instruction_sets()) compare(*reference, 2, instruction_set);
+  std::vector<std::string> narrower = cpu::supported_instruction_sets();
+  narrower.pop_back();  // the widest one runs below
+  for (const std::string& instruction_set : narrower) compare(*reference, 2, instruction_set);
 }
 
 TEST_CASE("bits repeat, in any number of threads where that is promised, and in both test doubles") {

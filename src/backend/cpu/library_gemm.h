@@ -7,14 +7,13 @@
 
 namespace dmuon::cpu {
 
-// c[m, n] = alpha op(a) op(b) + beta c (+ bias on every row), row-major and contiguous; m, n, k > 0.
+// c[m, n] = alpha op(a) op(b) + beta c, row-major and contiguous; m, n, k > 0.
 struct LibraryProduct {
   int64_t m = 0, n = 0, k = 0;
   const float *a = nullptr, *b = nullptr;
   float* c = nullptr;
   bool transpose_a = false, transpose_b = false;
   float alpha = 1, beta = 0;
-  const float* bias = nullptr;
 };
 
 class LibraryGemm {

@@ -76,6 +76,18 @@ void run_products(const simd::Table& simd, const Team& team, const std::vector<s
   });
 }
 
+// c = beta c + bias, for a library that only adds to c.
+void start_with_bias(const simd::Table& simd, const Team& team, const Multiply& m) {
+  const int64_t columns = m.c.size(-1);
+  team.split(m.c.rows(), 1, 16384 / columns, [&](int, int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      float* c = m.c.data<float>() + row * columns;
+      if (m.beta != 0.0) simd.scaled_add(c, c, static_cast<float>(m.beta), false, 0, columns);
+      simd.scaled_add(m.bias.data<float>(), c, 1.0f, m.beta != 0.0, 0, columns);
+    }
+  });
+}
+
 }  // namespace
 
 void Matrix::multiply(Stream& stream, const Multiply& m) {
@@ -88,6 +100,7 @@ void Matrix::multiply(Stream& stream, const Multiply& m) {
   backend_.launch(stream, "multiply", flops_of(m), {m.a, m.b, m.c, m.bias, workspace}, [=, &simd] {
     if (shape.m == 0 || shape.n == 0) return;
     if (library) {
+      if (m.bias.defined()) start_with_bias(simd, team, m);
       library->multiply({.m = shape.m,
                          .n = shape.n,
                          .k = shape.k,
@@ -97,8 +110,7 @@ void Matrix::multiply(Stream& stream, const Multiply& m) {
                          .transpose_a = m.transpose_a,
                          .transpose_b = m.transpose_b,
                          .alpha = static_cast<float>(m.alpha),
-                         .beta = static_cast<float>(m.beta),
-                         .bias = optional_data(m.bias)},
+                         .beta = m.bias.defined() ? 1.0f : static_cast<float>(m.beta)},
                         team.threaded ? team.parts : 1);
       return;
     }

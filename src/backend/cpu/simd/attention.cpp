@@ -55,7 +55,13 @@ void score_tile(const AttentionTask& task, const float* rows, int64_t first_row,
     for (int64_t r = 0; r < row_count; r += tile_rows) {
       const int64_t last_row = smaller(r + tile_rows, row_count) - 1;
       if (visible(task, first_row + last_row, first_key + s, 1) == 0) continue;
-      multiply_tile(task.depth, rows + r * task.depth, task.depth, 1, keys + s * task.depth, tile);
+      // The usual head sizes as constants: row addresses then need no registers.
+      if (task.depth == 64)
+        multiply_tile(64, rows + r * 64, 64, 1, keys + s * 64, tile);
+      else if (task.depth == 32)
+        multiply_tile(32, rows + r * 32, 32, 1, keys + s * 32, tile);
+      else
+        multiply_tile(task.depth, rows + r * task.depth, task.depth, 1, keys + s * task.depth, tile);
       store_tile(tile, scores + r * stride + s, stride);
     }
 }

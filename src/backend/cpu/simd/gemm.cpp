@@ -31,15 +31,18 @@ void pack_left(const GemmTask& task, int64_t row, int64_t rows, int64_t first_k,
     }
     return;
   }
-  for (int64_t first = 0; first < padded; first += tile_rows) {
-    const int64_t height = smaller(tile_rows, rows - first);
-    const float* from = task.a + first_k * task.a_stride + row + first;
-    if (height == tile_rows) {
-      for (int64_t k = 0; k < depth; ++k, from += task.a_stride, destination += tile_rows)
-        __builtin_memcpy(destination, from, sizeof(float) * tile_rows);
-    } else {
-      for (int64_t k = 0; k < depth; ++k, from += task.a_stride, destination += tile_rows)
-        for (int64_t r = 0; r < tile_rows; ++r) destination[r] = r < height ? from[r] : 0.0f;
+  for (int64_t top = 0; top < depth; top += pack_rows_at_once) {
+    const int64_t bottom = smaller(top + pack_rows_at_once, depth);
+    for (int64_t first = 0; first < padded; first += tile_rows) {
+      const int64_t height = smaller(tile_rows, rows - first);
+      const float* from = task.a + (first_k + top) * task.a_stride + row + first;
+      float* to = destination + first * depth + top * tile_rows;
+      for (int64_t k = top; k < bottom; ++k, from += task.a_stride, to += tile_rows) {
+        if (height == tile_rows)
+          __builtin_memcpy(to, from, sizeof(float) * tile_rows);
+        else
+          for (int64_t r = 0; r < tile_rows; ++r) to[r] = r < height ? from[r] : 0.0f;
+      }
     }
   }
 }
@@ -53,7 +56,28 @@ inline Floats finish(const GemmTask& task, Floats sum, bool first, Floats previo
   return value;
 }
 
+// A whole tile away from the diagonal: the same arithmetic without the questions.
+inline void write_whole_tile(const GemmTask& task, const Tile& tile, int64_t offset, bool first) {
+  const Floats alpha = broadcast(task.alpha), beta = broadcast(task.beta);
+  const int64_t stride = task.d_stride;
+  float* d = task.d + offset;
+  if (!first) {
+    for (int64_t r = 0; r < tile_rows; ++r, d += stride)
+      for (int64_t v = 0; v < tile_vectors; ++v) store(d + v * lanes, load(d + v * lanes) + alpha * tile.sums[r][v]);
+  } else if (task.beta == 0.0f) {
+    for (int64_t r = 0; r < tile_rows; ++r, d += stride)
+      for (int64_t v = 0; v < tile_vectors; ++v) store(d + v * lanes, alpha * tile.sums[r][v]);
+  } else {
+    const float* c = task.c + offset;
+    for (int64_t r = 0; r < tile_rows; ++r, d += stride, c += stride)
+      for (int64_t v = 0; v < tile_vectors; ++v) store(d + v * lanes, alpha * tile.sums[r][v] + beta * load(c + v * lanes));
+  }
+}
+
 void write_tile(const GemmTask& task, const Tile& tile, int64_t row, int64_t rows, int64_t column, int64_t columns, bool first) {
+  const bool below = column + tile_columns <= row, beside = below || (!task.symmetric && column >= row + tile_rows);
+  if (rows == tile_rows && columns == tile_columns && !task.bias && (below || !task.symmetric) && (beside || task.diagonal == 0.0f))
+    return write_whole_tile(task, tile, row * task.d_stride + column, first);
   const float* previous = first ? task.c : task.d;
   const bool reads = !first || task.beta != 0.0f;
   for (int64_t r = 0; r < rows; ++r) {
@@ -111,6 +135,8 @@ void multiply_panels(const GemmTask& task, int64_t row, int64_t rows, int64_t co
     int64_t i = 0;
     if (task.symmetric && column + j > row) i = (column + j - row) / tile_rows * tile_rows;  // tiles above the diagonal
     for (; i < rows; i += tile_rows) {
+      const float* out = task.d + (row + i) * task.d_stride + column + j;
+      for (int64_t r = 0; r < tile_rows && i + r < rows; ++r) __builtin_prefetch(out + r * task.d_stride, 1);
       if (task.transpose_a)
         multiply_tile(depth, left + i * depth, 1, tile_rows, panel, tile);
       else

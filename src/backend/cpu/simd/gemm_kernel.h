@@ -63,18 +63,24 @@ inline void transpose_4x4(const float* source, int64_t stride, float* destinatio
   *reinterpret_cast<UnalignedQuad*>(destination + 3 * destination_stride) = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
 }
 
+// Packing walks a few rows at a time across all panels: reads stay sequential, whatever power of two the stride is.
+constexpr int64_t pack_rows_at_once = 8;
+
 // Packs columns [0, columns) of a [depth, columns] matrix into panels of tile_columns, the last one zero-padded; panel p
 // lies at destination + p * depth * tile_columns.
 inline void pack_right(const float* source, int64_t stride, int64_t depth, int64_t columns, float* destination) {
-  for (int64_t first = 0; first < columns; first += tile_columns) {
-    const float* from = source + first;
-    const int64_t width = columns - first < tile_columns ? columns - first : tile_columns;
-    if (width == tile_columns) {
-      for (int64_t k = 0; k < depth; ++k, from += stride, destination += tile_columns)
-        for (int64_t v = 0; v < tile_columns; v += lanes) store(destination + v, load(from + v));
-    } else {
-      for (int64_t k = 0; k < depth; ++k, from += stride, destination += tile_columns)
-        for (int64_t j = 0; j < tile_columns; ++j) destination[j] = j < width ? from[j] : 0.0f;
+  for (int64_t top = 0; top < depth; top += pack_rows_at_once) {
+    const int64_t bottom = top + pack_rows_at_once < depth ? top + pack_rows_at_once : depth;
+    for (int64_t first = 0; first < columns; first += tile_columns) {
+      const float* from = source + top * stride + first;
+      float* to = destination + first * depth + top * tile_columns;
+      const int64_t width = columns - first < tile_columns ? columns - first : tile_columns;
+      for (int64_t k = top; k < bottom; ++k, from += stride, to += tile_columns) {
+        if (width == tile_columns)
+          for (int64_t v = 0; v < tile_columns; v += lanes) store(to + v, load(from + v));
+        else
+          for (int64_t j = 0; j < tile_columns; ++j) to[j] = j < width ? from[j] : 0.0f;
+      }
     }
   }
 }

@@ -7,25 +7,22 @@
 namespace dmuon::DMUON_SIMD {
 namespace {
 
-inline Floats power_of_two(Ints exponent) { return reinterpret_cast<Floats>((exponent + 127) << 23); }
-
-// exp(x) over the whole range: infinity above 88.72, gradual underflow down to 0.
+// exp(x) for x in [-87.3, 88]; beyond, its value at the nearer end (1.2e-38, 1.7e38): everything that uses it divides by a sum
+// or a one that is far larger, or multiplies what is far smaller.
 inline Floats exponential(Floats x) {
-  x = x > 89.0f ? broadcast(89.0f) : x;
-  x = x < -104.5f ? broadcast(-104.5f) : x;
-  // x = n ln 2 + r with n by rounding: adding 1.5 * 2^23 leaves the integer in the low bits.
-  const Floats shifted = x * 1.44269504f + 12582912.0f;
-  const Floats n = shifted - 12582912.0f;
-  const Ints exponent = reinterpret_cast<Ints>(shifted) - 0x4b400000;
+  x = minimum(broadcast(88.0f), maximum(broadcast(-87.3f), x));
+  // x = n ln 2 + r with n by rounding: adding 1.5 * 2^23 leaves n in the low bits, with the exponent's bias where it belongs.
+  constexpr float shift = 12582912.0f + 127.0f;
+  const Floats shifted = x * 1.44269504f + shift;
+  const Floats n = shifted - shift;
   const Floats r = (x - n * 0.693145751953125f) - n * 1.42860682030941723e-6f;
   Floats p = r * 0.001381308897400213f + 0.008369423824765406f;
   p = p * r + 0.04166845795801308f;
   p = p * r + 0.16666514736663038f;
   p = p * r + 0.4999999304485035f;
-  p = p * (r * r) + r + 1.0f;
-  // Two factors, because 2^n alone may be infinite or subnormal.
-  const Ints half = exponent >> 1;
-  return p * power_of_two(half) * power_of_two(exponent - half);
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  return p * reinterpret_cast<Floats>(reinterpret_cast<Ints>(shifted) << 23);
 }
 
 // The standard normal distribution function, relatively accurate in the lower tail too, and exp(-x^2 / 2), of which it is

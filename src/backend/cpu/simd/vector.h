@@ -3,6 +3,8 @@
 // a narrower one; for the same reason these files use no inline or template functions of other headers.
 #pragma once
 
+#include <immintrin.h>
+
 #include <cstdint>
 
 namespace dmuon::DMUON_SIMD {
@@ -36,7 +38,17 @@ inline void store_partial(float* p, Floats v, int64_t count) {
 
 inline void clear(float* p, int64_t count) { __builtin_memset(p, 0, static_cast<unsigned long>(count) * sizeof(float)); }
 
+// NaN in the second operand stays.
+#if defined(__AVX512F__)
 inline Floats maximum(Floats a, Floats b) { return a > b ? a : b; }
+inline Floats minimum(Floats a, Floats b) { return a < b ? a : b; }
+#elif defined(__AVX2__)
+inline Floats maximum(Floats a, Floats b) { return _mm256_max_ps(a, b); }
+inline Floats minimum(Floats a, Floats b) { return _mm256_min_ps(a, b); }
+#else
+inline Floats maximum(Floats a, Floats b) { return _mm_max_ps(a, b); }
+inline Floats minimum(Floats a, Floats b) { return _mm_min_ps(a, b); }
+#endif
 
 inline float horizontal_sum(Floats v) {
   float total[lanes];

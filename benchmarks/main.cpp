@@ -1,0 +1,76 @@
+// dmuon_bench: one subcommand for every table. Prints it and, with --json FILE, also writes
+// {"benchmark": name, "machine": {...}, "rows": [...]}.
+#include <CLI/CLI.hpp>
+#include <fstream>
+#include <iostream>
+
+#include "dmuon/core/error.h"
+#include "dmuon/core/text.h"
+#include "support.h"
+
+namespace {
+
+using namespace dmuon;
+
+std::string cell(const Json& value) {
+  if (value.is_string()) return value.as_string();
+  if (value.is_integer()) return format_count(value.as_integer());
+  if (value.is_number()) return format_number(value.as_number(), 3);
+  return value.dump();
+}
+
+void print(const Json::Array& rows) {
+  if (rows.empty()) return;
+  std::vector<std::vector<std::string>> table(1);
+  for (const auto& [key, value] : rows.front().as_object()) table.front().push_back(key);
+  for (const Json& row : rows) {
+    table.emplace_back();
+    for (const auto& [key, value] : row.as_object()) table.back().push_back(cell(value));
+  }
+  std::cout << format_table(table) << std::flush;
+}
+
+void write(const std::string& path, const std::string& benchmark, const bench::Arguments& arguments, Json::Array rows) {
+  Json report = Json::object();
+  report.set("benchmark", benchmark);
+  report.set("machine", bench::machine_of(arguments));
+  report.set("rows", std::move(rows));
+  std::ofstream file(path);
+  file << report.dump(2) << '\n';
+  if (!file.flush()) throw StorageError(text("cannot write the report ", path, "; check the folder and the space left"));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<bench::Benchmark> benchmarks = {
+      bench::train_step_benchmark(), bench::memory_benchmark(),  bench::gemm_benchmark(),
+      bench::bandwidth_benchmark(),  bench::kernels_benchmark(),
+  };
+  CLI::App app("Measures dmuon's kernels as ratios to what the machine can do.");
+  app.require_subcommand(1);
+  bench::Arguments arguments;
+  std::string json;
+  for (const bench::Benchmark& benchmark : benchmarks) {
+    CLI::App* command = app.add_subcommand(benchmark.name, benchmark.summary);
+    command->add_option("--threads", arguments.threads, "Threads of the backend")->check(CLI::PositiveNumber);
+    command->add_option("--pairs", arguments.pairs, "Measured turns of each side")->check(CLI::PositiveNumber);
+    command->add_option("--json", json, "Also write the report to this file");
+    for (const auto& [name, help] : benchmark.options)
+      command->add_option_function<std::string>(
+          "--" + name, [&arguments, key = name](const std::string& value) { arguments.own[key] = value; }, help);
+  }
+  CLI11_PARSE(app, argc, argv);
+  try {
+    for (const bench::Benchmark& benchmark : benchmarks) {
+      if (!app.got_subcommand(benchmark.name)) continue;
+      Json::Array rows = benchmark.run(arguments);
+      print(rows);
+      if (!json.empty()) write(json, benchmark.name, arguments, std::move(rows));
+    }
+  } catch (const Error& error) {
+    std::cerr << "dmuon_bench: " << error.what() << '\n';
+    return static_cast<int>(error.exit_code());
+  }
+  return 0;
+}

@@ -1,0 +1,71 @@
+// What the benchmarks share: the registration table, paired measurement and reports.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dmuon/backend/backend.h"
+#include "dmuon/core/json.h"
+
+namespace dmuon::bench {
+
+struct Arguments {
+  int threads = 1;
+  int pairs = 15;
+  std::map<std::string, std::string> own;  // the benchmark's own options that were given
+};
+
+// One subcommand of dmuon_bench; main.cpp lists them all.
+struct Benchmark {
+  std::string name, summary;
+  std::vector<std::pair<std::string, std::string>> options;  // name without dashes, help
+  // Returns the rows of the report: objects with equal keys, spelt out.
+  std::function<Json::Array(const Arguments&)> run;
+};
+Benchmark gemm_benchmark();
+Benchmark bandwidth_benchmark();
+Benchmark kernels_benchmark();
+Benchmark train_step_benchmark();
+Benchmark memory_benchmark();
+
+// Median and quartiles.
+struct Spread {
+  double median = 0, lower_quartile = 0, upper_quartile = 0;
+};
+Spread spread_of(std::vector<double> values);
+
+// A and B alternate, after one warm-up of each; a turn repeats its function until it lasts about 20 ms. Seconds are CPU time
+// of the calling thread when `threads` is 1, so that a busy machine does not count, otherwise elapsed time.
+struct Comparison {
+  Spread ratio;                         // seconds of A / seconds of B, of neighbouring turns
+  double a_seconds = 0, b_seconds = 0;  // medians for one call
+};
+Comparison compare(const Arguments& arguments, const std::function<void()>& a, const std::function<void()>& b);
+Spread measure(const Arguments& arguments, const std::function<void()>& a);
+
+std::unique_ptr<Backend> make_backend(const Arguments& arguments);
+// Normal numbers, different for every call.
+Tensor random_tensor(Backend& backend, const Shape& shape, double deviation = 1.0);
+
+// c = a + factor * b over arrays far larger than the caches: the bandwidth that passes over memory are compared with.
+class Triad {
+ public:
+  explicit Triad(int threads, int64_t elements = int64_t{1} << 24);
+  void run();
+  double read();  // sums one array
+  double bytes() const { return 3.0 * 4.0 * static_cast<double>(elements_); }
+  double read_bytes() const { return 4.0 * static_cast<double>(elements_); }
+
+ private:
+  int threads_;
+  int64_t elements_;
+  std::unique_ptr<float[]> a_, b_, c_;
+};
+
+// {"processor", "instruction_set", "gemm", "threads", "load_average"}
+Json machine_of(const Arguments& arguments);
+
+}  // namespace dmuon::bench
