@@ -79,23 +79,25 @@ Tensor random_tensor(Backend& backend, const Shape& shape, double deviation) {
 Triad::Triad(int threads, int64_t elements)
     : threads_(threads),
       elements_(elements),
-      a_(new float[static_cast<size_t>(elements)]),
-      b_(new float[static_cast<size_t>(elements)]),
-      c_(new float[static_cast<size_t>(elements)]) {
+      allocator_(make_host_allocator()),
+      storage_(allocator_->allocate(3 * elements * static_cast<int64_t>(sizeof(float)), MemoryCategory::workspace, "triad")),
+      a_(static_cast<float*>(storage_->data())),
+      b_(a_ + elements),
+      c_(b_ + elements) {
 #pragma omp parallel for schedule(static) num_threads(threads_)
   for (int64_t i = 0; i < elements; ++i) a_[i] = b_[i] = static_cast<float>(i % 1000), c_[i] = 0.0f;
 }
 
 void Triad::run() {
-  float* __restrict c = c_.get();
-  const float* __restrict a = a_.get(), * __restrict b = b_.get();
+  float* __restrict c = c_;
+  const float* __restrict a = a_, * __restrict b = b_;
   const int64_t elements = elements_;
 #pragma omp parallel for simd schedule(static) num_threads(threads_)
   for (int64_t i = 0; i < elements; ++i) c[i] = a[i] + 0.5f * b[i];
 }
 
 double Triad::read() {
-  const float* a = a_.get();
+  const float* a = a_;
   float total = 0;
 #pragma omp parallel for simd schedule(static) num_threads(threads_) reduction(+ : total)
   for (int64_t i = 0; i < elements_; ++i) total += a[i];

@@ -62,7 +62,9 @@ class Triad {
  private:
   int threads_;
   int64_t elements_;
-  std::unique_ptr<float[]> a_, b_, c_;
+  std::shared_ptr<Allocator> allocator_;  // the backend's kind of memory: same pages, same alignment
+  StorageHandle storage_;
+  float *a_, *b_, *c_;
 };
 
 // {"processor", "instruction_set", "gemm", "threads", "load_average"}
