@@ -30,3 +30,9 @@ if(NOT DMUON_MPI STREQUAL "OFF")
   find_package(MPI COMPONENTS CXX)
 endif()
 dmuon_optional(MPI MPI_CXX_FOUND "Install openmpi-bin and libopenmpi-dev.")
+
+# The seam and the plug-in loader are there; the CUDA backend itself is not yet.
+if(DMUON_CUDA STREQUAL "ON")
+  message(FATAL_ERROR "DMUON_CUDA=ON but this version has no CUDA backend; use AUTO or OFF.")
+endif()
+message(STATUS "dmuon: CUDA no")
