@@ -17,8 +17,8 @@ constexpr int64_t slots_per_peer = 3;  // one being added, two arriving
 constexpr int most_ranks_of_direct_barrier = 16;
 constexpr int most_ranks_of_direct_gather = 8;
 
-std::vector<Piece> pieces_of(char* data, int64_t first, int64_t last, int64_t size = piece_bytes) {
-  std::vector<Piece> pieces;
+std::vector<MessagePiece> pieces_of(char* data, int64_t first, int64_t last, int64_t size = piece_bytes) {
+  std::vector<MessagePiece> pieces;
   append_pieces(pieces, data + first, last - first, size);
   return pieces;
 }
@@ -39,8 +39,8 @@ void gather_directly(Exchange& exchange, char* buffer, std::span<const int64_t> 
 
 void gather_by_ring(Exchange& exchange, char* buffer, std::span<const int64_t> cuts) {
   const int size = exchange.group().size();
-  std::vector<Piece> outgoing;
-  std::vector<Piece> incoming;
+  std::vector<MessagePiece> outgoing;
+  std::vector<MessagePiece> incoming;
   int64_t own = 0;
   for (int step = 0; step < size; ++step) {
     const size_t segment = static_cast<size_t>(peer_at(exchange, size - step));
@@ -64,14 +64,14 @@ void run_barrier(Exchange& exchange) {
   const int size = exchange.group().size();
   if (size <= most_ranks_of_direct_barrier) {
     for (int distance = 1; distance < size; ++distance) {
-      exchange.send(peer_at(exchange, distance), std::vector<Piece>{});
-      exchange.receive(peer_at(exchange, size - distance), std::vector<Piece>{});
+      exchange.send(peer_at(exchange, distance), std::vector<MessagePiece>{});
+      exchange.receive(peer_at(exchange, size - distance), std::vector<MessagePiece>{});
     }
     return exchange.run();
   }
   for (int distance = 1; distance < size; distance *= 2) {
-    exchange.send(peer_at(exchange, distance), std::vector<Piece>{});
-    exchange.receive(peer_at(exchange, size - distance), std::vector<Piece>{});
+    exchange.send(peer_at(exchange, distance), std::vector<MessagePiece>{});
+    exchange.receive(peer_at(exchange, size - distance), std::vector<MessagePiece>{});
     exchange.run();
   }
 }
@@ -80,7 +80,7 @@ void run_broadcast(Exchange& exchange, char* data, int64_t bytes, int root) {
   const int size = exchange.group().size();
   const int place = (exchange.group().rank() - root + size) % size;  // the root's is 0
   const auto rank_at = [&](int p) { return (p + root) % size; };
-  const std::vector<Piece> pieces = pieces_of(data, 0, bytes);
+  const std::vector<MessagePiece> pieces = pieces_of(data, 0, bytes);
 
   int parent = place - 1;
   std::vector<int> children;
@@ -134,7 +134,7 @@ void run_reduce_scatter_v(Exchange& exchange, DType dtype, ReduceOperation reduc
     exchange.send(static_cast<int>(to), pieces_of(buffer, cuts[to], cuts[to + 1], chunk));
     const size_t from = static_cast<size_t>(peer_at(exchange, size - distance));
     first_slot[from] = staging + (distance - 1) * slots * slot_bytes;
-    std::vector<Piece> pieces;
+    std::vector<MessagePiece> pieces;
     for (int64_t c = 0; c < chunks; ++c)
       pieces.push_back({first_slot[from] + c % slots * slot_bytes, std::min(chunk, own_bytes - c * chunk)});
     incoming[from] = &exchange.receive(static_cast<int>(from), std::move(pieces), &limit);

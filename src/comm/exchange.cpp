@@ -16,7 +16,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-void append_pieces(std::vector<Piece>& pieces, char* data, int64_t bytes, int64_t piece_bytes) {
+void append_pieces(std::vector<MessagePiece>& pieces, char* data, int64_t bytes, int64_t piece_bytes) {
   for (int64_t first = 0; first < bytes; first += piece_bytes) pieces.push_back({data + first, std::min(piece_bytes, bytes - first)});
 }
 
@@ -50,23 +50,23 @@ char* Exchange::stage(int64_t bytes, const char* purpose) {
 int Exchange::greeting_tag() const { return static_cast<int>(operation_.sequence % 8000) * 2; }
 int Exchange::data_tag() const { return greeting_tag() + 1; }
 
-Exchange::Flow& Exchange::send(int peer, std::vector<Piece> pieces, const int64_t* limit) {
+Exchange::Flow& Exchange::send(int peer, std::vector<MessagePiece> pieces, const int64_t* limit) {
   Flow& flow = flows_.emplace_back();
   flow.peer = peer;
   flow.sending = true;
   flow.limit = limit;
   flow.pieces = std::move(pieces);
-  for (const Piece& piece : flow.pieces) peers_[static_cast<size_t>(peer)].payload += piece.bytes;
+  for (const MessagePiece& piece : flow.pieces) peers_[static_cast<size_t>(peer)].payload += piece.bytes;
   return flow;
 }
 
-Exchange::Flow& Exchange::receive(int peer, std::vector<Piece> pieces, const int64_t* limit) {
+Exchange::Flow& Exchange::receive(int peer, std::vector<MessagePiece> pieces, const int64_t* limit) {
   Flow& flow = flows_.emplace_back();
   flow.peer = peer;
   flow.limit = limit;
   flow.pieces = std::move(pieces);
   int64_t bytes = 0;
-  for (const Piece& piece : flow.pieces) bytes += piece.bytes;
+  for (const MessagePiece& piece : flow.pieces) bytes += piece.bytes;
   Peer& from = peers_[static_cast<size_t>(peer)];
   if (!from.heard) from.expected = std::max<int64_t>(from.expected, 0) + bytes;
   return flow;
@@ -164,7 +164,7 @@ bool Exchange::advance(Flow& flow) {
   }
   const int64_t limit = std::min(static_cast<int64_t>(flow.pieces.size()), flow.limit ? *flow.limit : flow.started + messages_in_flight);
   while (flow.started < limit && static_cast<int64_t>(flow.in_flight.size()) < messages_in_flight) {
-    const Piece& piece = flow.pieces[static_cast<size_t>(flow.started++)];
+    const MessagePiece& piece = flow.pieces[static_cast<size_t>(flow.started++)];
     if (flow.sending) {
       flow.in_flight.push_back(group_.transport().send(piece.data, piece.bytes, flow.peer, data_tag()));
       group_.count_sent(piece.bytes);

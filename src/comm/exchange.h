@@ -17,13 +17,13 @@
 
 namespace dmuon {
 
-struct Piece {
+struct MessagePiece {
   char* data = nullptr;
   int64_t bytes = 0;
 };
 
 // [data, data + bytes) in pieces of at most `piece_bytes`, appended to `pieces`.
-void append_pieces(std::vector<Piece>& pieces, char* data, int64_t bytes, int64_t piece_bytes);
+void append_pieces(std::vector<MessagePiece>& pieces, char* data, int64_t bytes, int64_t piece_bytes);
 
 class Exchange : public std::enable_shared_from_this<Exchange> {
  public:
@@ -31,7 +31,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   struct Flow {
     int peer = 0;
     bool sending = false;
-    std::vector<Piece> pieces;
+    std::vector<MessagePiece> pieces;
     // Pieces at and after *limit may not start yet; null: all may. Owned by the caller.
     const int64_t* limit = nullptr;
     // A receive whose length the sender decides: asked for memory when the greeting came.
@@ -60,8 +60,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   void keep(std::shared_ptr<const void> memory) { kept_.push_back(std::move(memory)); }
 
   // The returned flow lives until the next run() has returned.
-  Flow& send(int peer, std::vector<Piece> pieces, const int64_t* limit = nullptr);
-  Flow& receive(int peer, std::vector<Piece> pieces, const int64_t* limit = nullptr);
+  Flow& send(int peer, std::vector<MessagePiece> pieces, const int64_t* limit = nullptr);
+  Flow& receive(int peer, std::vector<MessagePiece> pieces, const int64_t* limit = nullptr);
   Flow& receive(int peer, std::function<char*(int64_t bytes)> place);
 
   // Drives all flows to their end. `work` runs after every sweep and returns whether it did something; it may raise

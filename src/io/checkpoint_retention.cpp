@@ -39,6 +39,8 @@ std::vector<std::string> apply_retention(const Path& directory, const RetentionP
   } catch (const StorageError& failure) {
     log_warning(text("could not look for old checkpoints (training goes on): ", failure.what()));
   }
+  if (policy.newest_step >= 0)
+    std::erase_if(complete, [&](const CheckpointCandidate& candidate) { return candidate.step > policy.newest_step; });
   const size_t kept = std::min(complete.size(), static_cast<size_t>(policy.keep_last));
   complete.resize(complete.size() - kept);  // the newest steps stay
 

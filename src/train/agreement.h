@@ -1,6 +1,8 @@
 // Decisions that can fail are collective: all ranks succeed, or all throw the same error.
 #pragma once
 
+#include <filesystem>
+
 #include "dmuon/comm/communicator.h"
 #include "dmuon/core/error.h"
 
@@ -23,9 +25,12 @@ void agreed(Communicator& world, Work&& work) {
   } catch (const Error& error) {
     message = error.what();
     code = error.exit_code();
-  } catch (const std::exception& error) {
+  } catch (const std::filesystem::filesystem_error& error) {
     message = error.what();
     code = ExitCode::storage;
+  } catch (const std::exception& error) {
+    message = error.what();
+    code = ExitCode::device;  // out of memory, or a defect
   }
   try {
     world.agree(code == ExitCode::done, message, code);

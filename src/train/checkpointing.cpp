@@ -83,9 +83,10 @@ std::unique_ptr<CheckpointReader> CheckpointKeeper::open(const std::string& resu
       if (found.empty() && resume == "must") throw CheckpointError(text("--resume must: no checkpoint in ", directory_.string()));
     } else {
       found = resolve_checkpoint(resume).string();
+      const CheckpointReader proven(found);
       // A save never overwrites: the run would stop where it meets a checkpoint of its former self.
       const std::vector<CheckpointCandidate> existing = list_checkpoints(directory_);
-      const int64_t step = CheckpointReader(found, CheckpointCheck::sizes).step();
+      const int64_t step = proven.step();
       if (!existing.empty() && existing.back().step > step)
         throw ConfigError(text("--resume ", resume, " is step ", step, ", but ", directory_.string(), " already holds step ",
                                existing.back().step, "; choose another \"output\", or move the later checkpoints away"));
@@ -106,10 +107,16 @@ void CheckpointKeeper::require_finite(ShardedModel& model) {
   Tensor count = backend_.allocate(Shape{1}, DType::int64, MemoryCategory::workspace, "count of non-finite values");
   for (const HeldPiece& held : model.held()) {
     int64_t bad = 0;
-    backend_.optimizer().count_non_finite(stream, {held.master, count});
-    backend_.copy_to_host(stream, count, &bad);
+    std::vector<Tensor> tensors{held.master};
+    tensors.insert(tensors.end(), held.state.begin(), held.state.end());
+    for (const Tensor& tensor : tensors) {
+      int64_t found = 0;
+      backend_.optimizer().count_non_finite(stream, {tensor, count});
+      backend_.copy_to_host(stream, count, &found);
+      bad += found;
+    }
     if (bad > 0)
-      throw NumericalError(text(bad, " values of parameter ", model.inventory().parameters()[static_cast<size_t>(held.piece.tensor)].name,
+      throw NumericalError(text(bad, " values (optimizer state included) of parameter ", model.inventory().parameters()[static_cast<size_t>(held.piece.tensor)].name,
                                 " are not finite; this state is not saved, the previous checkpoint stands"));
   }
 }
@@ -191,12 +198,14 @@ void CheckpointKeeper::save(ShardedModel& model, const SaveRequest& request) {
     if (world_.rank() == 0) writer.abandon();
     throw;
   }
-  if (world_.rank() == 0) {
+  agreed(world_, [&] {
+    if (world_.rank() != 0) return;
     RetentionPolicy policy;
     policy.keep_last = keep_;
+    policy.newest_step = request.state.step;
     policy.resumed_from = resumed_from_;
     apply_retention(directory_, policy, run_id_, crash_);
-  }
+  });
 }
 
 void CheckpointKeeper::load(ShardedModel& model, const CheckpointReader& reader) {

@@ -86,6 +86,14 @@ RankCost simulate_rank(const Configuration& configuration, const TokenData& data
     evaluate_batch(*plan.model, context, blank_batch(configuration.evaluation.batch_size, configuration.model.context_length));
   }
   cost.memory = backend->allocator().statistics();
+  // What the communicators stage outside the backend (src/comm/collectives.cpp): one reduction at a time.
+  if (ranks > 1) {
+    int64_t largest_unit = 0;
+    for (const UnitLayout& unit : sharded.plan().units) largest_unit = std::max(largest_unit, unit.elements * 4);
+    const int64_t staging = std::min(int64_t{8} << 20, largest_unit);
+    cost.memory.categories[static_cast<size_t>(MemoryCategory::communication)].peak += staging;
+    cost.memory.total.peak += staging;
+  }
   return cost;
 }
 

@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <cstdio>
 
 #include "dmuon/config/configuration.h"
@@ -10,6 +8,7 @@
 #include "train/arguments.h"
 #include "train/devices.h"
 #include "train/run.h"
+#include "train/threads.h"
 
 namespace dmuon {
 namespace {
@@ -38,13 +37,14 @@ int run(const GenerateArguments& arguments, const std::vector<ModelFamily>& fami
   const Json settings = parse_json(reader.text_of("model.json"), "model.json");
   const std::unique_ptr<Model> model = find_family(families, settings.at("family").as_string()).make(settings);
   HostBackendOptions options;
-  options.threads = arguments.threads > 0 ? static_cast<int>(arguments.threads) : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  options.threads = arguments.threads > 0 ? static_cast<int>(arguments.threads) : allowed_processors();
   const std::unique_ptr<Backend> backend = make_backend(arguments.device, options);
   load_parameters(*backend, model->inventory(), reader);
 
   const std::string prompt = arguments.prompt_file.empty() ? arguments.prompt : read_file(arguments.prompt_file);
   const std::vector<int32_t> ids = tokenizer->encode(prompt.empty() ? "\n" : prompt, "prompt");
   GenerationOptions generation = arguments.options;
+  generation.classes = tokenizer->vocabulary_size();
   for (int64_t i = 0; i < arguments.count; ++i) {
     generation.sequence = static_cast<uint64_t>(i);
     if (arguments.count > 1) std::printf("%s--- %lld ---\n", i > 0 ? "\n" : "", static_cast<long long>(i + 1));

@@ -11,6 +11,8 @@
 namespace dmuon {
 
 int32_t sample_token(std::span<const float> logits, const GenerationOptions& options, uint64_t draw) {
+  for (float logit : logits)
+    if (std::isnan(logit)) throw NumericalError("a logit is not a number: the model's weights have left the range of float32");
   const auto most_likely = std::max_element(logits.begin(), logits.end());
   if (options.temperature <= 0.0) return static_cast<int32_t>(most_likely - logits.begin());
   std::vector<int32_t> order(logits.size());
@@ -50,6 +52,7 @@ int32_t sample_token(std::span<const float> logits, const GenerationOptions& opt
 std::vector<int32_t> generate(Backend& backend, Model& model, std::span<const int32_t> prompt, const GenerationOptions& options,
                               const std::function<void(int32_t)>& on_token) {
   const ModelFacts facts = model.facts();
+  const int64_t classes = options.classes > 0 ? std::min(options.classes, facts.vocabulary_size) : facts.vocabulary_size;
   if (prompt.empty()) throw DataError("an empty prompt: give at least one token to start from");
   for (int32_t id : prompt)
     if (id < 0 || id >= facts.vocabulary_size)
@@ -81,7 +84,7 @@ std::vector<int32_t> generate(Backend& backend, Model& model, std::span<const in
     logits.resize(static_cast<size_t>(result.elements()));
     backend.copy_to_host(context.stream, result, logits.data());
     const int32_t next =
-        sample_token(std::span(logits).first(static_cast<size_t>(facts.vocabulary_size)), options, static_cast<uint64_t>(step));
+        sample_token(std::span(logits).first(static_cast<size_t>(classes)), options, static_cast<uint64_t>(step));
     tokens.push_back(next);
     out.push_back(next);
     pending.assign(1, next);

@@ -1,5 +1,5 @@
-// Requests to stop. The handlers only set a flag; ranks agree on it between steps. A second signal ends the process at
-// once with 128 + its number.
+// Requests to stop. The handlers only set a flag; ranks agree on it between steps. A SIGTERM or SIGINT that comes three
+// seconds or more after the first ends the process at once with 128 + its number.
 #pragma once
 
 namespace dmuon {

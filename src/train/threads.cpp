@@ -8,6 +8,12 @@
 
 namespace dmuon {
 
+int allowed_processors() {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  return sched_getaffinity(0, sizeof mask, &mask) == 0 ? std::max(1, CPU_COUNT(&mask)) : 1;
+}
+
 int threads_for_rank(Communicator& world, int requested) {
   cpu_set_t mask;
   CPU_ZERO(&mask);

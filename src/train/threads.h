@@ -7,6 +7,9 @@
 
 namespace dmuon {
 
+// Processors in this process's affinity mask, at least 1.
+int allowed_processors();
+
 // `requested` > 0 wins. Otherwise the size of this process's affinity mask, divided by the ranks of the same host that
 // have an overlapping mask; at least 1. Collective.
 int threads_for_rank(Communicator& world, int requested);

@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "dmuon/comm/world.h"
+#include "dmuon/core/hash.h"
 #include "dmuon/core/log.h"
 #include "dmuon/core/text.h"
 #include "train/arguments.h"
@@ -38,6 +39,27 @@ void prepare_output(const Configuration& configuration, Communicator& world) {
   });
 }
 
+ExitCode exit_code_of(const std::exception& error) {
+  const Error* typed = dynamic_cast<const Error*>(&error);
+  return typed != nullptr ? typed->exit_code() : ExitCode::device;
+}
+
+[[noreturn]] void end_job(World& world, const std::exception& error) {
+  log_error(text("dmuon: rank ", world.rank(), " failed: ", error.what()));
+  world.abort(exit_code_of(error));
+}
+
+// Also says when the owners changed with the number of ranks or the rules' costs: who computes, never what.
+void report_resumed(Communicator& world, const CheckpointReader& reader, const TrainState& state, ShardedModel& sharded) {
+  const std::string hash = hash_to_hex(sharded.parameter_hash());
+  if (world.rank() != 0) return;
+  log_information(text("resumed step ", state.step, " from ", reader.path().string(), ": ", format_count(state.tokens), " tokens seen, next sample ",
+                       format_count(state.samples), ", parameters ", hash));
+  const Json plan = sharded.plan().to_json(plan_tensors(sharded.inventory(), sharded.rules()));
+  if (reader.has_text("plan.json") && !(parse_json(reader.text_of("plan.json"), "plan.json") == plan))
+    log_information("the plan differs from the checkpoint's: tensors have new owners, the results are the same");
+}
+
 int run(const TrainArguments& arguments, World& launched, const std::vector<ModelFamily>& families) {
   Communicator& world = launched.communicator();
   Configuration configuration;
@@ -64,7 +86,7 @@ int run(const TrainArguments& arguments, World& launched, const std::vector<Mode
                      .host = world.host(world.rank()),
                      .operation = [&launched] { return launched.running_operations(); },
                      .expired = {}});
-  watchdog.enter("start", 2.0 * configuration.communication.start_timeout_seconds);
+  watchdog.enter("start", world.size() > 1 ? 2.0 * configuration.communication.start_timeout_seconds : 0.0);
   prepare_output(configuration, world);
   install_stop_signals();
   std::unique_ptr<Backend> backend;
@@ -106,22 +128,27 @@ int run(const TrainArguments& arguments, World& launched, const std::vector<Mode
     write_file_atomically(output / "plan.json", plan.to_json(plan_tensors(model.model->inventory(), rules.table)).dump(2) + "\n");
   });
 
+  RunResult result = RunResult::done;
   ShardedModel sharded(*backend, world, *model.model, std::move(rules.table), std::move(plan));
-  if (reader) {
-    keeper.load(sharded, *reader);
-    if (world.rank() == 0)
-      log_information(text("resumed step ", state.step, " from ", reader->path().string(), ": ", format_count(state.tokens),
-                           " tokens seen, next sample ", format_count(state.samples), ", parameters ",
-                           hash_to_hex(sharded.parameter_hash())));
-  } else {
-    sharded.initialize(static_cast<uint64_t>(configuration.seed));
-    sharded.check_replicas();
+  try {
+    if (reader) {
+      keeper.load(sharded, *reader);
+      report_resumed(world, *reader, state, sharded);
+    } else {
+      sharded.initialize(static_cast<uint64_t>(configuration.seed));
+      sharded.check_replicas();
+    }
+    if (state.step >= configuration.training.steps && world.rank() == 0)
+      log_information(text("the run is complete: step ", state.step, " of ", configuration.training.steps, " (training.steps)"));
+    Trainer trainer({configuration, world, *backend, data, *model.model, model.settings, rules, sharded, keeper, watchdog}, state);
+    result = trainer.run();
+  } catch (const AgreedError&) {
+    throw;
+  } catch (const std::exception& error) {
+    // This rank alone has failed. Unwinding would join workers that wait for the others, so the job ends here.
+    if (world.size() > 1) end_job(launched, error);
+    throw;
   }
-  if (state.step >= configuration.training.steps && world.rank() == 0)
-    log_information(text("the run is complete: step ", state.step, " of ", configuration.training.steps, " (training.steps)"));
-
-  Trainer trainer({configuration, world, *backend, data, *model.model, model.settings, rules, sharded, keeper, watchdog}, state);
-  const RunResult result = trainer.run();
   if (result == RunResult::stopped) {
     if (world.rank() == 0) log_information("stopped on request after saving; the same command resumes");
     return static_cast<int>(ExitCode::stopped);
@@ -150,11 +177,9 @@ int train(int argc, char** argv, const std::vector<ModelFamily>& families) {
     }
     return static_cast<int>(error.exit_code());
   } catch (const std::exception& error) {
-    const Error* typed = dynamic_cast<const Error*>(&error);
-    const ExitCode code = typed != nullptr ? typed->exit_code() : ExitCode::device;
-    log_error(world && world->size() > 1 ? text("rank ", world->rank(), " failed: ", error.what()) : std::string(error.what()));
-    if (world && world->size() > 1) world->abort(code);
-    return static_cast<int>(code);
+    if (world && world->size() > 1) end_job(*world, error);
+    log_error(error.what());
+    return static_cast<int>(exit_code_of(error));
   }
 }
 

@@ -29,9 +29,20 @@ Trainer::Trainer(TrainerParts parts, TrainState state)
       progress_(state.step, parts.configuration.training.steps, parts.configuration.logging.interval, parts.world.rank() == 0) {
   if (parts.data.validation) validation_ = WindowDataset::sequential(parts.data.validation, parts.configuration.model.context_length);
   agreed(parts_.world, [&] {
+    // Now, not after hours of training.
+    if (parts_.data.tokenizer && parts_.configuration.sample.tokens > 0) {
+      prompt_ = parts_.data.tokenizer->encode(parts_.configuration.sample.prompt, "sample.prompt");
+      if (prompt_.empty()) throw ConfigError("sample.prompt is empty: give at least one character to start from, or set sample.tokens to 0");
+    }
     if (parts_.world.rank() == 0)
       metrics_file_ = std::make_unique<MetricsFile>(Path(parts_.configuration.output) / "metrics.jsonl", state_.step);
   });
+}
+
+// The watchdog sees hangs that no collective's deadline can. Alone there is nobody to wait for, and a step may take as
+// long as it takes.
+void Trainer::enter(const std::string& phase, double limit_seconds) {
+  parts_.watchdog.enter(phase, parts_.world.size() > 1 ? limit_seconds : 0.0);
 }
 
 RunResult Trainer::run() {
@@ -40,24 +51,33 @@ RunResult Trainer::run() {
   parts_.sharded.set_deadline(step_limit);
   while (state_.step < configuration.training.steps && !stop_requested_) {
     parts_.world.set_deadline(step_limit);
-    parts_.watchdog.enter(text("step ", state_.step + 1), 2.0 * step_limit);
     step();
-    const bool last = state_.step == configuration.training.steps;
-    if (due(configuration.training.replica_check_interval) || last) parts_.sharded.check_replicas();
-    if (due(configuration.evaluation.interval) || last) metrics_.validation_loss = evaluate_now();
+    // What follows may keep one rank busy while others wait for it.
+    parts_.world.set_deadline(configuration.communication.checkpoint_timeout_seconds);
+    if (due(configuration.training.replica_check_interval) || last()) parts_.sharded.check_replicas();
+    if (due(configuration.evaluation.interval) || last()) metrics_.validation_loss = evaluate_now();
     progress_.step(metrics_);
     agreed(parts_.world, [&] {
-      if (metrics_file_ && (state_.step % configuration.logging.interval == 0 || last || metrics_.validation_loss || metrics_.skipped))
-        metrics_file_->append(to_json(metrics_));
+      if (metrics_file_ && (due(configuration.logging.interval) || last() || metrics_.validation_loss || metrics_.skipped))
+        append_metrics();
     });
-    if (due(configuration.checkpoint.interval) || (last && configuration.checkpoint.at_end) || stop_requested_) save_now();
+    if (due(configuration.checkpoint.interval) || (last() && configuration.checkpoint.at_end) || stop_requested_) save_now();
     if (due(configuration.sample.interval)) sample_now();
   }
+  const bool finished = state_.step >= configuration.training.steps;
+  if (finished && !due(configuration.sample.interval)) sample_now();
   progress_.finish();
   parts_.watchdog.leave();
-  if (stop_requested_) return RunResult::stopped;
-  if (configuration.sample.tokens > 0 && !due(configuration.sample.interval)) sample_now();
-  return RunResult::done;
+  return finished ? RunResult::done : RunResult::stopped;
+}
+
+void Trainer::append_metrics() {
+  try {
+    metrics_file_->append(to_json(metrics_));
+  } catch (const StorageError& error) {
+    if (parts_.configuration.checkpoint.on_failure != "continue") throw;
+    log_warning(text(error.what(), "; training goes on (checkpoint.on_failure = continue)"));
+  }
 }
 
 void Trainer::step() {
@@ -74,6 +94,7 @@ void Trainer::step() {
   for (int64_t k = 0; k < shape_.micro_batches; ++k) {
     const int64_t first = std::min(mine.count, k * shape_.micro_batch_size);
     const int64_t count = std::min(shape_.micro_batch_size, mine.count - first);
+    enter(text("step ", state_.step + 1, ", micro-batch ", k + 1), 2.0 * parts_.configuration.communication.step_timeout_seconds);
     parts_.sharded.begin_micro_batch();
     if (count > 0) {
       ExecutionContext context{parts_.backend, parts_.backend.compute_stream()};
@@ -84,10 +105,15 @@ void Trainer::step() {
     }
     parts_.sharded.end_micro_batch();
   }
-  const double extras[] = {loss_sum, stop_signal() != 0 ? 1.0 : 0.0};
+  enter(text("update of step ", state_.step + 1), 2.0 * parts_.configuration.communication.step_timeout_seconds);
+  const double extras[] = {loss_sum, stop_signal() != 0 ? 1.0 : 0.0, static_cast<double>(newton_schulz_calls_)};
   const GradientReport report = parts_.sharded.finish_gradients(extras);
   const double loss = report.sums[0] / targets;
   stop_requested_ = report.sums[1] > 0.0;
+  // Summed over the ranks: a matrix that nobody holds is noticed as well as one that is updated twice.
+  if (updated_ && report.sums[2] != static_cast<double>(parts_.rules.routing.newton_schulz_calls))
+    throw AgreedError(ExitCode::numerical, text("step ", state_.step, " orthogonalised ", report.sums[2], " matrices, the routing names ",
+                                                parts_.rules.routing.newton_schulz_calls, ": this is a defect, please report it"));
 
   const auto update_start = Clock::now();
   const bool finite = report.finite && std::isfinite(loss);
@@ -100,12 +126,15 @@ void Trainer::step() {
     ++state_.updates;
     for (StepValues& value : values) value.step = state_.updates;
     const UpdateCounters counters = parts_.sharded.update(values);
+    newton_schulz_calls_ = counters.newton_schulz_calls;
+    updated_ = true;
     if (counters.newton_schulz_guard_events > 0)
       log_warning(text("step ", state_.step, ": ", counters.newton_schulz_guard_events,
                        " Newton-Schulz results failed the guard and were computed again in the direct form"));
     parts_.backend.compute_stream().synchronize();
     state_.skips_in_a_row = 0;
   } else {
+    updated_ = false;
     refuse_or_skip(report, loss);
   }
 
@@ -151,7 +180,7 @@ void Trainer::refuse_or_skip(const GradientReport& report, double loss) {
 
 std::optional<double> Trainer::evaluate_now() {
   if (!validation_) return std::nullopt;
-  parts_.watchdog.enter("evaluation", 0);
+  enter("evaluation", 0);
   return evaluate(parts_.backend, parts_.world, parts_.model, *validation_, parts_.configuration.evaluation.batch_size,
                   parts_.configuration.evaluation.maximum_tokens);
 }
@@ -159,16 +188,21 @@ std::optional<double> Trainer::evaluate_now() {
 void Trainer::sample_now() {
   const SampleConfiguration& sample = parts_.configuration.sample;
   if (!parts_.data.tokenizer || sample.tokens == 0) return;
-  parts_.watchdog.enter("sampling", 0);
+  enter("sampling", 0);
   parts_.sharded.wait_for_parameters();
   agreed(parts_.world, [&] {
     if (parts_.world.rank() != 0) return;
-    const std::vector<int32_t> prompt = parts_.data.tokenizer->encode(sample.prompt, "sample.prompt");
-    GenerationOptions options{sample.tokens, sample.temperature, sample.top_k, sample.top_p, static_cast<uint64_t>(sample.seed), 0};
+    GenerationOptions options;
+    options.tokens = sample.tokens;
+    options.temperature = sample.temperature;
+    options.top_k = sample.top_k;
+    options.top_p = sample.top_p;
+    options.seed = static_cast<uint64_t>(sample.seed);
+    options.classes = parts_.data.tokenizer->vocabulary_size();
     std::string all;
     for (int64_t i = 0; i < sample.count; ++i) {
       options.sequence = static_cast<uint64_t>(i);
-      const std::vector<int32_t> ids = dmuon::generate(parts_.backend, parts_.model, prompt, options);
+      const std::vector<int32_t> ids = dmuon::generate(parts_.backend, parts_.model, prompt_, options);
       all += text("--- sample ", i + 1, " after step ", state_.step, "\n", sample.prompt, parts_.data.tokenizer->decode(ids), "\n");
     }
     progress_.say("");
@@ -185,7 +219,7 @@ void Trainer::save_now() {
   if (last_saved_step_ == state_.step) return;
   const CheckpointConfiguration& checkpoint = parts_.configuration.checkpoint;
   const double limit = parts_.configuration.communication.checkpoint_timeout_seconds;
-  parts_.watchdog.enter("checkpoint", limit);
+  enter("checkpoint", limit);
   parts_.world.set_deadline(limit);  // until the next step
   SaveRequest request;
   request.state = state_;
@@ -204,8 +238,9 @@ void Trainer::save_now() {
     last_saved_step_ = state_.step;
     if (parts_.world.rank() == 0) progress_.say(text("saved step ", state_.step));
   } catch (const AgreedError& error) {
-    // Only a storage failure may be survived, and only if the configuration says so.
-    if (error.exit_code() != ExitCode::storage || checkpoint.on_failure != "continue" || ++failed_saves_ >= checkpoint.maximum_failures)
+    // Only a storage failure may be survived, only if the configuration says so, and never the save that the run ends with.
+    if (error.exit_code() != ExitCode::storage || checkpoint.on_failure != "continue" || ++failed_saves_ >= checkpoint.maximum_failures ||
+        stop_requested_ || last())
       throw;
     if (parts_.world.rank() == 0)
       log_warning(text("step ", state_.step, " was not saved (failure ", failed_saves_, " of at most ", checkpoint.maximum_failures - 1,

@@ -38,11 +38,14 @@ class Trainer {
 
  private:
   void step();
+  void append_metrics();
   void account(const GradientReport& report, double loss, bool finite);
   void refuse_or_skip(const GradientReport& report, double loss);
   std::optional<double> evaluate_now();
   void sample_now();
   void save_now();
+  void enter(const std::string& phase, double limit_seconds);
+  bool last() const { return state_.step == parts_.configuration.training.steps; }
   bool due(int64_t interval) const { return interval > 0 && state_.step % interval == 0; }
 
   TrainerParts parts_;
@@ -50,6 +53,9 @@ class Trainer {
   StepShape shape_;
   WindowDataset training_;
   std::optional<WindowDataset> validation_;
+  std::vector<int32_t> prompt_;  // of samples
+  int64_t newton_schulz_calls_ = 0;  // of this rank in the update before
+  bool updated_ = false;
   std::unique_ptr<MetricsFile> metrics_file_;  // rank 0
   Progress progress_;
   StepMetrics metrics_;  // of the step just done

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "comm/launcher.h"
-#include "comm/rank_grid.h"
+#include "dmuon/comm/rank_grid.h"
 #include "comm/reduction.h"
 #include "comm/watchdog.h"
 #include "dmuon/comm/world.h"

@@ -132,7 +132,7 @@ double distance(const std::vector<double>& a, const double* b, size_t count) {
 void compare(testing::MpiChecks& checks, const Result& job, const Result& alone, double loss_tolerance, double parameter_tolerance) {
   for (const auto& [name, gradient] : job.gradients) {
     const double d = distance(gradient, alone.gradients.at(name).data() + job.first.at(name), gradient.size());
-    checks.check(d < 2e-6, text("gradient of ", name, " is ", d, " away"));
+    checks.check(d < 1e-6, text("gradient of ", name, " is ", d, " away"));
   }
   for (size_t step = 0; step < job.losses.size(); ++step) {
     checks.check(std::fabs(job.losses[step] - alone.losses[step]) < loss_tolerance * alone.losses[step],
@@ -165,7 +165,7 @@ int main() {
     const Result alone = train_small(*self, {.tied = tied}, 20);
     checks.section(tied ? "20 steps, tied head" : "20 steps, untied head",
                    [&] { compare(checks, train_small(all, {.tied = tied}, 20), alone, 1e-4, 1e-4); });
-    checks.section("loss goes down", [&] { checks.check(std::isfinite(alone.losses.back()), "finite"); });
+    checks.section("the loss goes down", [&] { checks.check(alone.losses.back() < alone.losses.front() - 0.05, text(alone.losses.front(), " to ", alone.losses.back())); });
     for (int64_t micro : {int64_t{4}, int64_t{1}, int64_t{3}})
       checks.section(text("micro-batches of ", micro), [&] {
         compare(checks, train_small(all, {.micro_batch = micro, .tied = tied}, 3), train_small(*self, {.tied = tied}, 3), 1e-5, 1e-5);

@@ -59,6 +59,23 @@ TEST_CASE("data") {
   check_refused(with_data("tokens.bin", "--set data.format=nanogpt"), 2, {"model.vocabulary_size"});
 }
 
+TEST_CASE("a token id that only one rank reads ends the whole job with its text") {
+  const SmallRun run;
+  std::string tokens(60000, '\0');
+  for (size_t i = 0; i < tokens.size(); i += 2) tokens[i] = static_cast<char>(i / 2 % 50);
+  tokens[20000] = 77;
+  run.write("tokens.bin", tokens);
+  const Ended ended = run.train(3, "o", text("--set data.format=nanogpt --set model.vocabulary_size=50 --set training.steps=100000 --set data.train=", run.path("tokens.bin")));
+  check_refused(ended, 2, {"tokens.bin", "77", "50", "20000", "rank "});
+  CHECK(ended.seconds < 10 + 15);
+}
+
+TEST_CASE("a prompt that cannot be encoded is refused before training") {
+  const SmallRun run;
+  check_refused(run.train(1, "o", "--set sample.tokens=5 --set sample.prompt=~"), 2, {"sample.prompt", "U+007E"});
+  check_refused(run.train(1, "o", "--set sample.tokens=5 --set sample.prompt="), 2, {"sample.prompt"});
+}
+
 TEST_CASE("output that cannot be written") {
   const SmallRun run;
   run.write("file", "not a directory");
@@ -73,7 +90,7 @@ TEST_CASE("a full disk leaves the last checkpoint intact") {
       dmuon::testing::run_command(text("bash -c 'trap \"\" XFSZ; ulimit -f 20; exec ", DMUON_TRAIN, " --config ", run.path("run.json"),
                                        " --set output=", run.path("full"), " --set threads=1 --set training.steps=40'"),
                                   60);
-  check_refused(ended, 5, {"cannot write"});
+  check_refused(ended, 5, {"cannot write", "step-000000", ".tmp-", ".safetensors"});
   check_refused(dmuon::testing::run_command(text(DMUON_CHECKPOINT, " verify ", run.path("full"), "/checkpoints"), 30), 0, {});
   const Ended resumed = run.train(1, "full", "--set training.steps=40");
   INFO(resumed.output);

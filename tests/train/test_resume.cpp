@@ -32,10 +32,10 @@ TEST_CASE("a run killed at any point of a save resumes from a complete checkpoin
   REQUIRE(run.train(1, "whole").exit_code == 0);
   for (const std::string& point : CrashPoints::names()) {
     const std::string output = "at_" + point;
-    // The first save is at step 4; retention has nothing to delete there, so those points never kill.
-    const Ended killed = run.train(1, output, "", "DMUON_CRASH_AT=" + point);
-    if (point != "mid_retention") CHECK(killed.exit_code != 0);
-    const Ended resumed = run.train(1, output);
+    // One checkpoint is kept, so that the second save has one to delete: only there mid_retention kills.
+    const Ended killed = run.train(1, output, "--set checkpoint.keep=1", "DMUON_CRASH_AT=" + point);
+    CHECK(killed.exit_code != 0);
+    const Ended resumed = run.train(1, output, "--set checkpoint.keep=1");
     INFO(point << "\n" << resumed.output);
     CHECK(resumed.exit_code == 0);
     CHECK(run.tensors(output, 12) == run.tensors("whole", 12));
@@ -45,22 +45,28 @@ TEST_CASE("a run killed at any point of a save resumes from a complete checkpoin
 
 TEST_CASE("SIGKILL at random instants never costs more than the time since the last save") {
   const SmallRun run;
-  REQUIRE(run.train(1, "whole", "--set training.steps=60").exit_code == 0);
+  REQUIRE(run.train(1, "whole", "--set training.steps=200").exit_code == 0);
   const Random random(5, RandomStream::test);
   Ended ended;
+  int killed = 0, resumed = 0;
   for (uint64_t attempt = 0; attempt < 40; ++attempt) {
     const double seconds = 0.15 + 0.4 * random.uniform(attempt);
     // `wait` returns when the process is gone for certain, so that the next one finds the directory unlocked.
     run.write("kill.sh", text(DMUON_TRAIN, " --config ", run.path("run.json"), " --set output=", run.path("killed"),
-                              " --set threads=1 --set training.steps=60 &\nchild=$!\n(sleep ", seconds,
+                              " --set threads=1 --set training.steps=200 &\nchild=$!\n(sleep ", seconds,
                               "; kill -9 $child) 2>/dev/null &\nwait $child\n"));
     ended = dmuon::testing::run_command("bash " + run.path("kill.sh"), 60);
+    resumed += ended.output.find("resumed step ") != std::string::npos;
     if (ended.exit_code == 0) break;
+    ++killed;
   }
-  if (ended.exit_code != 0) ended = run.train(1, "killed", "--set training.steps=60");
+  if (ended.exit_code != 0) ended = run.train(1, "killed", "--set training.steps=200");
   INFO(ended.output);
   REQUIRE(ended.exit_code == 0);
-  CHECK(run.tensors("killed", 60) == run.tensors("whole", 60));
+  CHECK(run.tensors("killed", 200) == run.tensors("whole", 200));
+  // The kills must have fallen into the run, or this proves nothing.
+  CHECK(killed >= 2);
+  CHECK(resumed >= 1);
 }
 
 TEST_CASE("saved on four ranks, resumed on one, two and three: the same state, the same losses to rounding") {
@@ -85,6 +91,23 @@ TEST_CASE("saved on four ranks, resumed on one, two and three: the same state, t
     };
     CHECK(loss_of_last_step(output) == Approx(loss_of_last_step("four")).epsilon(1e-4));
   }
+}
+
+TEST_CASE("a flipped bit is never resumed from: by path it is refused, by itself it gives way") {
+  const SmallRun run;
+  REQUIRE(run.train(1, "run").exit_code == 0);
+  const std::string step = run.path("run") + "/checkpoints/step-00000012", file = step + "/model-00001-of-00001.safetensors";
+  std::string content = read_file(file);
+  content[content.size() - 9] = static_cast<char>(content[content.size() - 9] ^ 4);
+  std::ofstream(file, std::ios::binary) << content;
+  const Ended named = run.train(1, "run", "--set training.steps=14 --resume " + step);
+  INFO(named.output);
+  CHECK(named.exit_code == 2);
+  CHECK(named.output.find("model-00001-of-00001.safetensors") != std::string::npos);
+  const Ended automatic = run.train(1, "run", "--set training.steps=14");
+  INFO(automatic.output);
+  CHECK(automatic.exit_code == 0);
+  CHECK(automatic.output.find("resumed step 8") != std::string::npos);
 }
 
 TEST_CASE("text comes out of a checkpoint, the same for the same seed") {

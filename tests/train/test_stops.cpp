@@ -35,6 +35,22 @@ TEST_CASE("SIGTERM, SIGINT and SIGUSR1 to a process save at the next step and ex
   }
 }
 
+TEST_CASE("the same request delivered twice within moments is one request") {
+  const SmallRun run;
+  const Ended ended = signalled(run, train_command(run, "twice"), "twice", "TERM $child; sleep 0.05; kill -TERM");
+  INFO(ended.output);
+  CHECK(ended.exit_code == 75);
+}
+
+TEST_CASE("SIGTERM to one rank of several stops them all at one step") {
+  const SmallRun run;
+  run.write("rank.sh", text("#!/bin/bash\nif [ \"$OMPI_COMM_WORLD_RANK\" = 1 ]; then (for i in $(seq 300); do [ -d ", run.path("one"),
+                            "/checkpoints/step-00000004 ] && break; sleep 0.05; done; kill -TERM $$) & fi\nexec ", train_command(run, "one"), "\n"));
+  const Ended ended = dmuon::testing::run_ranks_of(DMUON_MPIEXEC, 3, "bash " + run.path("rank.sh"), 60);
+  INFO(ended.output);
+  CHECK(ended.exit_code == 75);
+}
+
 TEST_CASE("SIGUSR1 through mpirun stops all ranks at one step with 75") {
   const SmallRun run;
   const Ended ended =

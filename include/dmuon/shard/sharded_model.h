@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "dmuon/comm/communicator.h"
+#include "dmuon/comm/rank_grid.h"
 #include "dmuon/nn/model.h"
 #include "dmuon/optim/update_rule.h"
 #include "dmuon/plan/plan.h"
@@ -72,8 +73,7 @@ class ShardedModel final : public UnitListener {
   // Waits for the reductions, then agrees on norm, finiteness and the sums of `extras` (equal length on every rank).
   GradientReport finish_gradients(std::span<const double> extras);
   // values[rule] of this step. Updates the slots window by window and publishes each window as soon as it is done.
-  // Returns what this rank's rules have counted in this update. NumericalError when a matrix that is routed to Newton-
-  // Schulz was not orthogonalised, or another one was.
+  // Returns what this rank's rules have counted in this update.
   UpdateCounters update(std::span<const StepValues> values);
   // Publishes every unit from its owners (after a load).
   void publish_all();
@@ -83,7 +83,7 @@ class ShardedModel final : public UnitListener {
   // Hash of every parameter as this rank computes with it. Equal on all ranks unless something is broken;
   // check_replicas is collective and throws CommunicationError naming the first unit and ranks that differ.
   uint64_t parameter_hash();
-  void check_replicas();
+  void check_replicas();  // compares the plan's hash, too
 
   std::span<HeldPiece> held() { return held_; }
   const Plan& plan() const { return plan_; }
@@ -130,6 +130,8 @@ class ShardedModel final : public UnitListener {
   RuleTable rules_;
   Plan plan_;
   ShardedModelOptions options_;
+  RankGrid grid_;  // one replica so far
+  int slot_ = 0;   // of this rank
   std::unique_ptr<Communicator> gradient_group_, parameter_group_;
   std::unique_ptr<Stream> gradient_stream_, parameter_stream_;
   std::vector<Unit> units_;
