@@ -11,11 +11,18 @@
 namespace dmuon {
 
 ShardedModel::ShardedModel(Backend& backend, Communicator& world, Model& model, RuleTable rules, Plan plan, ShardedModelOptions options)
-    : backend_(backend), world_(world), model_(model), rules_(std::move(rules)), plan_(std::move(plan)), options_(std::move(options)), grid_(make_rank_grid(world.size(), 1)) {
+    : backend_(backend),
+      world_(world),
+      model_(model),
+      rules_(std::move(rules)),
+      plan_(std::move(plan)),
+      options_(std::move(options)),
+      grid_(make_rank_grid(world.size(), 1)) {
   slot_ = grid_.slot_of(world.rank());
   if (plan_.slots != world.size()) throw CommunicationError(text("the plan has ", plan_.slots, " slots, the job ", world.size(), " ranks"));
   for (const auto& rule : rules_.rules)
-    if (rule->agreement() != Agreement::mean) throw ConfigError(text("rule ", rule->name(), " agrees by vote, which this version cannot do"));
+    if (rule->agreement() != Agreement::mean)
+      throw ConfigError(text("rule ", rule->name(), " agrees by vote, which this version cannot do"));
   for (const ParameterDeclaration& parameter : model.inventory().parameters())
     if (parameter.role == ParameterRole::buffer)
       throw ConfigError(text("parameter ", parameter.name, " is a buffer, which this version cannot agree on between ranks"));
@@ -362,7 +369,8 @@ void ShardedModel::check_replicas() {
   for (const Unit& unit : units_) mine += hash_to_hex(hash_tensor(backend_, unit.values, 0));
   const std::vector<std::string> hashes = world_.all_gather_text(mine);
   for (size_t r = 1; r < hashes.size(); ++r)
-    if (hashes[r].substr(0, 16) != hashes[0].substr(0, 16)) throw CommunicationError(text("the plan of rank ", r, " has changed since the start"));
+    if (hashes[r].substr(0, 16) != hashes[0].substr(0, 16))
+      throw CommunicationError(text("the plan of rank ", r, " has changed since the start"));
   for (size_t unit = 0; unit < units_.size(); ++unit)
     for (size_t r = 1; r < hashes.size(); ++r)
       if (hashes[r].substr(16 + unit * 16, 16) != hashes[0].substr(16 + unit * 16, 16))

@@ -116,7 +116,8 @@ void CheckpointKeeper::require_finite(ShardedModel& model) {
       bad += found;
     }
     if (bad > 0)
-      throw NumericalError(text(bad, " values (optimizer state included) of parameter ", model.inventory().parameters()[static_cast<size_t>(held.piece.tensor)].name,
+      throw NumericalError(text(bad, " values (optimizer state included) of parameter ",
+                                model.inventory().parameters()[static_cast<size_t>(held.piece.tensor)].name,
                                 " are not finite; this state is not saved, the previous checkpoint stands"));
   }
 }

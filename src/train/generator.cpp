@@ -83,8 +83,7 @@ std::vector<int32_t> generate(Backend& backend, Model& model, std::span<const in
     filled += count;
     logits.resize(static_cast<size_t>(result.elements()));
     backend.copy_to_host(context.stream, result, logits.data());
-    const int32_t next =
-        sample_token(std::span(logits).first(static_cast<size_t>(classes)), options, static_cast<uint64_t>(step));
+    const int32_t next = sample_token(std::span(logits).first(static_cast<size_t>(classes)), options, static_cast<uint64_t>(step));
     tokens.push_back(next);
     out.push_back(next);
     pending.assign(1, next);

@@ -53,8 +53,8 @@ ExitCode exit_code_of(const std::exception& error) {
 void report_resumed(Communicator& world, const CheckpointReader& reader, const TrainState& state, ShardedModel& sharded) {
   const std::string hash = hash_to_hex(sharded.parameter_hash());
   if (world.rank() != 0) return;
-  log_information(text("resumed step ", state.step, " from ", reader.path().string(), ": ", format_count(state.tokens), " tokens seen, next sample ",
-                       format_count(state.samples), ", parameters ", hash));
+  log_information(text("resumed step ", state.step, " from ", reader.path().string(), ": ", format_count(state.tokens),
+                       " tokens seen, next sample ", format_count(state.samples), ", parameters ", hash));
   const Json plan = sharded.plan().to_json(plan_tensors(sharded.inventory(), sharded.rules()));
   if (reader.has_text("plan.json") && !(parse_json(reader.text_of("plan.json"), "plan.json") == plan))
     log_information("the plan differs from the checkpoint's: tensors have new owners, the results are the same");

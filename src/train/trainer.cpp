@@ -32,7 +32,8 @@ Trainer::Trainer(TrainerParts parts, TrainState state)
     // Now, not after hours of training.
     if (parts_.data.tokenizer && parts_.configuration.sample.tokens > 0) {
       prompt_ = parts_.data.tokenizer->encode(parts_.configuration.sample.prompt, "sample.prompt");
-      if (prompt_.empty()) throw ConfigError("sample.prompt is empty: give at least one character to start from, or set sample.tokens to 0");
+      if (prompt_.empty())
+        throw ConfigError("sample.prompt is empty: give at least one character to start from, or set sample.tokens to 0");
     }
     if (parts_.world.rank() == 0)
       metrics_file_ = std::make_unique<MetricsFile>(Path(parts_.configuration.output) / "metrics.jsonl", state_.step);

@@ -53,7 +53,7 @@ class Trainer {
   StepShape shape_;
   WindowDataset training_;
   std::optional<WindowDataset> validation_;
-  std::vector<int32_t> prompt_;  // of samples
+  std::vector<int32_t> prompt_;      // of samples
   int64_t newton_schulz_calls_ = 0;  // of this rank in the update before
   bool updated_ = false;
   std::unique_ptr<MetricsFile> metrics_file_;  // rank 0

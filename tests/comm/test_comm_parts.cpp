@@ -4,9 +4,9 @@
 #include <map>
 
 #include "comm/launcher.h"
-#include "dmuon/comm/rank_grid.h"
 #include "comm/reduction.h"
 #include "comm/watchdog.h"
+#include "dmuon/comm/rank_grid.h"
 #include "dmuon/comm/world.h"
 #include "support/catch.h"
 

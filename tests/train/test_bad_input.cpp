@@ -65,7 +65,10 @@ TEST_CASE("a token id that only one rank reads ends the whole job with its text"
   for (size_t i = 0; i < tokens.size(); i += 2) tokens[i] = static_cast<char>(i / 2 % 50);
   tokens[20000] = 77;
   run.write("tokens.bin", tokens);
-  const Ended ended = run.train(3, "o", text("--set data.format=nanogpt --set model.vocabulary_size=50 --set training.steps=100000 --set data.train=", run.path("tokens.bin")));
+  const Ended ended =
+      run.train(3, "o",
+                text("--set data.format=nanogpt --set model.vocabulary_size=50 --set training.steps=100000 --set data.train=",
+                     run.path("tokens.bin")));
   check_refused(ended, 2, {"tokens.bin", "77", "50", "20000", "rank "});
   CHECK(ended.seconds < 10 + 15);
 }

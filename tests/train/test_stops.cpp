@@ -44,8 +44,9 @@ TEST_CASE("the same request delivered twice within moments is one request") {
 
 TEST_CASE("SIGTERM to one rank of several stops them all at one step") {
   const SmallRun run;
-  run.write("rank.sh", text("#!/bin/bash\nif [ \"$OMPI_COMM_WORLD_RANK\" = 1 ]; then (for i in $(seq 300); do [ -d ", run.path("one"),
-                            "/checkpoints/step-00000004 ] && break; sleep 0.05; done; kill -TERM $$) & fi\nexec ", train_command(run, "one"), "\n"));
+  run.write("rank.sh",
+            text("#!/bin/bash\nif [ \"$OMPI_COMM_WORLD_RANK\" = 1 ]; then (for i in $(seq 300); do [ -d ", run.path("one"),
+                 "/checkpoints/step-00000004 ] && break; sleep 0.05; done; kill -TERM $$) & fi\nexec ", train_command(run, "one"), "\n"));
   const Ended ended = dmuon::testing::run_ranks_of(DMUON_MPIEXEC, 3, "bash " + run.path("rank.sh"), 60);
   INFO(ended.output);
   CHECK(ended.exit_code == 75);

@@ -13,8 +13,8 @@ namespace dmuon {
 
 struct RetentionPolicy {
   int64_t keep_last = 3;                   // complete checkpoints kept, by step number; at least 1
-  int64_t newest_step = -1;             // the step just published; later ones are another lineage (damaged, or left by a
-                                        // run that fell back) and neither counted nor touched; negative: all count
+  int64_t newest_step = -1;                // the step just published; later ones are another lineage (damaged, or left by a
+                                           // run that fell back) and neither counted nor touched; negative: all count
   int64_t keep_every = 0;                  // steps divisible by it stay for ever; 0: none
   std::vector<int64_t> pinned_steps = {};  // stay for ever (best, named by the user, ...)
   Path resumed_from = {};                  // stays while this run lives; empty: none

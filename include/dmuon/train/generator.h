@@ -17,7 +17,7 @@ struct GenerationOptions {
   int64_t top_k = 0;         // 0: all
   double top_p = 1.0;        // smallest set of tokens with at least this probability
   uint64_t seed = 0;
-  int64_t classes = 0;     // only ids below this are drawn, a tokenizer may know fewer than the model; 0: all the model's
+  int64_t classes = 0;    // only ids below this are drawn, a tokenizer may know fewer than the model; 0: all the model's
   uint64_t sequence = 0;  // number of this text among several with one seed
 };
 
