@@ -19,7 +19,7 @@ std::shared_ptr<Allocator> make_allocator(HostMode mode) {
 
 // Calls body(first, count) for consecutive chunks of `elements`, on `threads` threads when that pays.
 template <class Body>
-void for_chunks(int64_t elements, int threads, const Body& body) {
+void for_chunks(int64_t elements, [[maybe_unused]] int threads, const Body& body) {
   constexpr int64_t chunk = int64_t{1} << 16;
   const int64_t chunks = (elements + chunk - 1) / chunk;
 #pragma omp parallel for num_threads(threads) if (threads > 1 && chunks >= 4)
