@@ -115,6 +115,12 @@ class Job {
   }
 
   ShardedModel& sharded() { return *sharded_; }
+  // One flipped bit in this rank's copy of a parameter.
+  void spoil(int parameter) {
+    std::vector<float> values = read(sharded_->value(parameter).flat(0, 1));
+    values[0] = -values[0];
+    backend_->copy_from_host(backend_->compute_stream(), values.data(), sharded_->value(parameter).flat(0, 1));
+  }
   const std::vector<double>& coefficients() const { return coefficients_; }
   std::vector<float> read(const Tensor& tensor) {
     std::vector<float> host(static_cast<size_t>(tensor.elements()));
@@ -186,6 +192,19 @@ int main() {
         compare(checks, job, alone, name);
       });
   }
+  if (all.size() > 1)
+    checks.section("a replica that differs is noticed and named", [&] {
+      Job job(all, {.rules = Rules::sgd});
+      if (all.rank() == all.size() - 1) job.spoil(1);
+      std::string noticed;
+      try {
+        job.sharded().check_replicas();
+      } catch (const CommunicationError& error) {
+        noticed = error.what();
+      }
+      checks.check(noticed.find("unit blocks.0") != std::string::npos, text("found: ", noticed));
+      checks.check(noticed.find(text("rank ", all.size() - 1)) != std::string::npos, text("found: ", noticed));
+    });
   const int code = checks.finish();
   world.finish();
   return code;
