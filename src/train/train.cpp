@@ -75,7 +75,9 @@ int run(const TrainArguments& arguments, World& launched, const std::vector<Mode
   if (arguments.dry_run) {
     agreed(world, [&] {
       if (world.rank() != 0) return;
-      const TokenData data = open_data(configuration, nullptr);
+      // Sizes need no data where the configuration says how many ids there are.
+      const bool sizes_only = configuration.data.train.empty() && configuration.model.vocabulary_size > 0;
+      const TokenData data = sizes_only ? TokenData{} : open_data(configuration, nullptr);
       const int ranks = arguments.dry_run_ranks > 0 ? arguments.dry_run_ranks : world.size();
       std::printf("%s", describe_dry_run(configuration, data, families, ranks, threads).c_str());
     });

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "support/catch.h"
+#include "support/paths.h"
 #include "train/run_support.h"
 
 using namespace dmuon;
@@ -36,6 +37,15 @@ TEST_CASE("configuration") {
   run.write("broken.json", "{\"name\": \"x\",}");
   check_refused(dmuon::testing::run_command(text(DMUON_TRAIN, " --config ", run.path("broken.json")), 20), 2, {"broken.json:1:"});
   check_refused(dmuon::testing::run_command(text(DMUON_TRAIN, " --confg x"), 20), 2, {"--config"});
+}
+
+TEST_CASE("a dry run needs no data, allocates nothing, and plans for ranks that are not there") {
+  const std::string command =
+      text(DMUON_TRAIN, " --config ", dmuon::testing::source_directory(),
+           "/configs/bench_gpt2_124m.json --set model.context_length=1024 --set training.batch_tokens=8192 --dry-run");
+  check_refused(dmuon::testing::run_command(command, 30), 0,
+                {"124,439,808 parameters", "Newton-Schulz calls per step: 72", "optimizer_state"});
+  check_refused(dmuon::testing::run_command(command + " --ranks 64", 60), 0, {"over 64 ranks", "lower bound"});
 }
 
 TEST_CASE("data") {
