@@ -71,7 +71,8 @@ void fill_normal(const Random& random, double deviation, int64_t first, int64_t 
 
 }  // namespace
 
-void fill_initial(const ParameterDeclaration& parameter, uint64_t seed, int64_t first, int64_t count, float* out, [[maybe_unused]] int threads) {
+void fill_initial(const ParameterDeclaration& parameter, uint64_t seed, int64_t first, int64_t count, float* out,
+                  [[maybe_unused]] int threads) {
   if (first < 0 || count < 0 || first > parameter.shape.elements() - count)
     throw ShapeError(text("initial values [", first, ", ", first, " + ", count, ") leave parameter \"", parameter.name, "\" ",
                           parameter.shape.to_string()));
