@@ -119,8 +119,8 @@ int run(const TrainArguments& arguments, World& launched, const std::vector<Mode
   });
   Plan plan = make_run_plan(configuration, model.model->inventory(), rules.table, world.size());
   if (world.rank() == 0)
-    log_information(banner(configuration, launched.description(), *backend, threads, measure_gemm_flops(*backend), *model.model, data,
-                           rules, plan, world.size()));
+    log_information(banner(configuration, launched.description(), *backend, backend->information().threads, measure_gemm_flops(*backend),
+                           *model.model, data, rules, plan, world.size()));
   for (const std::string& warning : rules.routing.warnings)
     if (world.rank() == 0) log_warning(warning);
   agreed(world, [&] {

@@ -26,8 +26,17 @@ CpuBackend::CpuBackend(const HostBackendOptions& options) : HostBackend(options)
   if (simd_.name == supported_instruction_sets().back()) library_gemm_ = make_library_gemm();
 }
 
+// What the kernels run on: without OpenMP everything runs on the caller, whatever was asked for.
+static int usable_threads([[maybe_unused]] int asked) {
+#ifdef _OPENMP
+  return asked;
+#else
+  return 1;
+#endif
+}
+
 BackendInformation CpuBackend::information() const {
-  return {processor_name(), simd_.name, library_gemm_ ? library_gemm_->name() : "built-in", options().threads};
+  return {processor_name(), simd_.name, library_gemm_ ? library_gemm_->name() : "built-in", usable_threads(options().threads)};
 }
 
 Tensor CpuBackend::workspace(int64_t floats, const char* label) {
