@@ -12,6 +12,7 @@
 
 #include "dmuon/backend/backend.h"
 #include "dmuon/core/json.h"
+#include "dmuon/core/measurement_cache.h"
 
 namespace dmuon {
 
@@ -33,6 +34,8 @@ struct UpdateItem {
   Tensor parameter;           // master, float32 [out, in] or [n]; updated in place
   Tensor gradient;            // agreed (reduced) gradient, same shape; may be overwritten
   std::vector<Tensor> state;  // in the order of UpdateRule::state()
+  Tensor published = {};      // optional, same shape: receives the updated parameter in the pass that makes it, as float32
+                              // or as bfloat16 rounded to nearest even; what the other ranks will compute with
 };
 
 // What changes from step to step. Reaches kernels through small device tensors.
@@ -46,6 +49,12 @@ struct StepValues {
 struct UpdateCounters {
   int64_t newton_schulz_calls = 0;         // matrices orthogonalised
   int64_t newton_schulz_guard_events = 0;  // results that failed the guard (newton_schulz.h)
+};
+
+// `count` tensors of one shape that one rank updates in a step.
+struct ShapeCount {
+  Shape shape;
+  int64_t count = 1;
 };
 
 class UpdateRule {
@@ -64,6 +73,14 @@ class UpdateRule {
   // Newton-Schulz calls this rule makes for one tensor and step (0 or 1): checked against the routing every step.
   virtual int newton_schulz_calls() const { return 0; }
   virtual UpdateCounters counters() const { return {}; }
+
+  // Before the first step, on one rank: measures what makes the updates of these shapes fast on this backend, keeps the
+  // choices and returns them; known ones come from the cache (null: none), new ones go to it. The other ranks adopt() the
+  // result, so that all ranks share one. A choice changes no bits, except where the rule's options ask for that; such
+  // choices are part of description(). Never tuned is legal: rules then use fixed defaults. Rules with nothing to choose
+  // keep these.
+  virtual Json tune(Backend&, std::span<const ShapeCount>, MeasurementCache*) { return Json::object(); }
+  virtual void adopt(const Json&) {}  // ConfigError for choices this rule cannot have made
 
   // Writes this step's values to the device; once per step before the halves.
   virtual void prepare(Backend& backend, Stream& stream, const StepValues& values) = 0;
