@@ -1,28 +1,15 @@
 #include "dmuon/plan/plan.h"
 
 #include <algorithm>
-#include <numeric>
+#include <tuple>
 
 #include "dmuon/core/checked.h"
 #include "dmuon/core/error.h"
-#include "dmuon/core/hash.h"
 #include "dmuon/core/text.h"
 #include "plan/layout.h"
 
 namespace dmuon {
 namespace {
-
-const char* name_of(PlanStrategy strategy) {
-  switch (strategy) {
-    case PlanStrategy::greedy:
-      return "greedy";
-    case PlanStrategy::round_robin:
-      return "round_robin";
-    case PlanStrategy::rank0:
-      return "rank0";
-  }
-  return "";
-}
 
 // Longest processing time first (Graham 1969). Equal loads go to the slot with the fewest elements of the tensor's
 // unit, so that a unit's matrices spread and its publish stays balanced; then to the lowest slot.
@@ -51,22 +38,67 @@ void check(const std::vector<PlanTensor>& tensors, int units, const PlanOptions&
   if (options.slots < 1) throw ConfigError(text("a plan needs at least one slot, got ", options.slots));
   if (options.cut_elements < tensor_alignment || options.cut_elements % tensor_alignment != 0)
     throw ConfigError(text("distribution.cut_elements must be a positive multiple of ", tensor_alignment, ", got ", options.cut_elements));
+  if (options.window_units < 1) throw ConfigError(text("distribution.window_units must be at least 1, got ", options.window_units));
+  if (options.memory_limit_bytes < 0)
+    throw ConfigError(text("distribution.memory_limit_bytes must not be negative, got ", options.memory_limit_bytes));
+  if (options.replicas < 1 || options.slots % options.replicas != 0 ||
+      (options.shards != 0 && int64_t{options.shards} * options.replicas != options.slots))
+    throw ConfigError(text("a grid of ", options.replicas, " replicas and ",
+                           options.shards != 0 ? options.shards : options.slots / std::max(options.replicas, 1), " shards does not have ",
+                           options.slots, " slots"));
   for (const PlanTensor& tensor : tensors)
     if (tensor.unit < 0 || tensor.unit >= units) throw ShapeError(text("tensor ", tensor.name, " names unit ", tensor.unit, " of ", units));
 }
 
+// One batch per rule, shape, slot and window.
+std::vector<PlanBatch> equal_shapes(const std::vector<PlanTensor>& tensors, const Plan& plan) {
+  std::vector<PlanBatch> batches;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i].whole) continue;
+    const int slot = plan.owners[i], window = plan.window_of_unit[static_cast<size_t>(tensors[i].unit)];
+    const auto same = [&](const PlanBatch& batch) {
+      const PlanTensor& first = tensors[static_cast<size_t>(batch.tensors[0])];
+      return batch.slot == slot && batch.window == window && first.shape == tensors[i].shape && first.rule == tensors[i].rule;
+    };
+    auto found = std::find_if(batches.begin(), batches.end(), same);
+    if (found == batches.end()) found = batches.insert(found, {slot, window, {}, 0.0});
+    found->tensors.push_back(static_cast<int>(i));
+    found->cost += tensors[i].cost;
+  }
+  std::stable_sort(batches.begin(), batches.end(), [](const PlanBatch& a, const PlanBatch& b) {
+    return std::tie(a.window, a.slot, a.tensors[0]) < std::tie(b.window, b.slot, b.tensors[0]);
+  });
+  return batches;
+}
+
 }  // namespace
 
+const char* name_of(PlanStrategy strategy) {
+  switch (strategy) {
+    case PlanStrategy::greedy:
+      return "greedy";
+    case PlanStrategy::round_robin:
+      return "round_robin";
+    case PlanStrategy::rank0:
+      return "rank0";
+    case PlanStrategy::milp:
+      return "milp";
+  }
+  return "";
+}
+
 PlanStrategy plan_strategy_from_name(std::string_view name) {
-  for (PlanStrategy strategy : {PlanStrategy::greedy, PlanStrategy::round_robin, PlanStrategy::rank0})
+  for (PlanStrategy strategy : {PlanStrategy::greedy, PlanStrategy::milp, PlanStrategy::round_robin, PlanStrategy::rank0})
     if (name == name_of(strategy)) return strategy;
-  throw ConfigError(text("distribution.planner: \"", name, "\" is not one of greedy, round_robin, rank0"));
+  throw ConfigError(text("distribution.planner: \"", name, "\" is not one of greedy, milp, round_robin, rank0"));
 }
 
 Plan make_plan_with_owners(const std::vector<PlanTensor>& tensors, int units, const PlanOptions& options, const std::vector<int>& owners) {
   check(tensors, units, options);
   Plan plan;
   plan.slots = options.slots;
+  plan.replicas = options.replicas;
+  plan.shards = options.slots / options.replicas;
   plan.cut_elements = options.cut_elements;
   plan.strategy = name_of(options.strategy);
   plan.owners = owners;
@@ -81,6 +113,10 @@ Plan make_plan_with_owners(const std::vector<PlanTensor>& tensors, int units, co
     largest = std::max(largest, tensors[i].cost);
   }
   plan.lower_bound = std::max(sum / options.slots, largest);
+  plan.search.method = plan.strategy;
+  plan.search.lower_bound = plan.lower_bound;
+  for (int unit = 0; unit < units; ++unit) plan.window_of_unit.push_back(unit / options.window_units);
+  plan.batches = equal_shapes(tensors, plan);
   for (int unit = 0; unit < units; ++unit) plan.units.push_back(make_unit_layout(tensors, unit, options, plan.owners));
   for (int slot = 0; slot < options.slots; ++slot)
     for (const Piece& piece : plan.pieces(slot))
@@ -91,7 +127,7 @@ Plan make_plan_with_owners(const std::vector<PlanTensor>& tensors, int units, co
 Plan make_plan(const std::vector<PlanTensor>& tensors, int units, const PlanOptions& options) {
   check(tensors, units, options);
   std::vector<int> owners(tensors.size(), 0);
-  if (options.strategy == PlanStrategy::greedy) {
+  if (options.strategy == PlanStrategy::greedy || options.strategy == PlanStrategy::milp) {
     owners = greedy_owners(tensors, units, options.slots);
   } else if (options.strategy == PlanStrategy::round_robin) {
     int next = 0;
@@ -115,52 +151,5 @@ std::vector<Piece> Plan::pieces(int slot) const {
 }
 
 double Plan::makespan() const { return loads.empty() ? 0.0 : *std::max_element(loads.begin(), loads.end()); }
-
-Json Plan::to_json(const std::vector<PlanTensor>& tensors) const {
-  Json units_json = Json::array();
-  for (const UnitLayout& layout : units) {
-    Json unit = Json::object();
-    unit.set("elements", layout.elements);
-    Json cuts = Json::array();
-    for (int64_t cut : layout.cuts) cuts.push_back(cut);
-    unit.set("cuts", cuts);
-    Json entries = Json::array();
-    for (const auto& entry : layout.entries) {
-      Json row = Json::object();
-      row.set("tensor", tensors[static_cast<size_t>(entry.tensor)].name);
-      row.set("offset", entry.offset);
-      row.set("owner", owners[static_cast<size_t>(entry.tensor)]);
-      row.set("whole", tensors[static_cast<size_t>(entry.tensor)].whole);
-      entries.push_back(row);
-    }
-    unit.set("tensors", entries);
-    units_json.push_back(unit);
-  }
-  Json out = Json::object();
-  out.set("strategy", strategy);
-  out.set("slots", slots);
-  out.set("cut_elements", cut_elements);
-  out.set("makespan", makespan());
-  out.set("lower_bound", lower_bound);
-  out.set("units", units_json);
-  return out;
-}
-
-uint64_t Plan::hash() const {
-  StreamingHash hash;
-  const auto add = [&](int64_t value) { hash.update(&value, sizeof value); };
-  add(slots);
-  add(cut_elements);
-  for (int owner : owners) add(owner);
-  for (const UnitLayout& layout : units) {
-    add(layout.elements);
-    for (int64_t cut : layout.cuts) add(cut);
-    for (const auto& entry : layout.entries) {
-      add(entry.tensor);
-      add(entry.offset);
-    }
-  }
-  return hash.digest();
-}
 
 }  // namespace dmuon

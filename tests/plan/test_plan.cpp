@@ -123,3 +123,95 @@ TEST_CASE("bad options name the key") {
   options.cut_elements = 100;
   CHECK_THROWS_WITH(make_plan({}, 1, options), Catch::Contains("cut_elements"));
 }
+
+namespace {
+
+struct Stored {
+  std::vector<PlanTensor> tensors;
+  Plan plan;
+  Json json;
+};
+
+Stored stored_plan() {
+  Stored stored;
+  for (int unit = 0; unit < 6; ++unit) {
+    const std::string name = "blocks." + std::to_string(unit);
+    stored.tensors.push_back({name + ".a", Shape{64, 32}, unit, true, 3.0});
+    stored.tensors.push_back({name + ".b", Shape{64, 32}, unit, true, 3.0});
+    stored.tensors.push_back({name + ".bias", Shape{500}, unit});
+  }
+  stored.tensors.push_back({"embedding", Shape{1000, 8}, 6});
+  stored.plan = make_plan(stored.tensors, 7, {.slots = 4, .cut_elements = 128, .window_units = 2, .replicas = 2});
+  stored.json = stored.plan.to_json(stored.tensors);
+  return stored;
+}
+
+// The message of the error that the changed plan gives.
+std::string refusal(const Json& json, const std::vector<PlanTensor>& tensors, int units = 7) {
+  try {
+    plan_from_json(json, tensors, units, "runs/a/plan.json");
+  } catch (const CheckpointError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+}  // namespace
+
+TEST_CASE("a stored plan is replayed as it was") {
+  const Stored stored = stored_plan();
+  check_plan(stored.plan, stored.tensors);
+  const Plan read = plan_from_json(parse_json(stored.json.dump(), "plan"), stored.tensors, 7, "plan");
+  CHECK(read.hash() == stored.plan.hash());
+  CHECK(read.owners == stored.plan.owners);
+  CHECK(read.units == stored.plan.units);
+  CHECK(read.window_of_unit == stored.plan.window_of_unit);
+  CHECK(read.window_of_unit == std::vector<int>{0, 0, 1, 1, 2, 2, 3});
+  CHECK(read.batches == stored.plan.batches);
+  CHECK(read.loads == stored.plan.loads);
+  CHECK(read.replicas == 2);
+  CHECK(read.to_json(stored.tensors) == stored.json);
+}
+
+TEST_CASE("a stored plan that does not fit names what is wrong") {
+  const Stored stored = stored_plan();
+  using Catch::Contains;
+  CHECK_THAT(refusal(stored.json, {}), Contains("runs/a/plan.json") && Contains("tensor") && Contains("is not in the model"));
+  std::vector<PlanTensor> tensors = stored.tensors;
+  tensors.push_back({"head", Shape{8, 8}, 6, true, 1.0});
+  CHECK_THAT(refusal(stored.json, tensors), Contains("tensor head is missing"));
+  tensors = stored.tensors;
+  tensors[0].whole = false;
+  CHECK_THAT(refusal(stored.json, tensors), Contains("tensor blocks.0.a may be cut"));
+  tensors = stored.tensors;
+  tensors[4].shape = Shape{64, 33};
+  CHECK_THAT(refusal(stored.json, tensors), Contains("tensor blocks.1."));
+  tensors = stored.tensors;
+  tensors[1].unit = 1;
+  CHECK_THAT(refusal(stored.json, tensors), Contains("tensor blocks.0.b lies in unit 0"));
+  CHECK_THAT(refusal(stored.json, stored.tensors, 8), Contains("7 units, the model 8"));
+  tensors = stored.tensors;
+  tensors[0].rule = 1;
+  // Both in one batch only if they share an owner: give both to slot 0 first.
+  const Plan together = make_plan(stored.tensors, 7, {.slots = 1});
+  CHECK_THAT(refusal(together.to_json(stored.tensors), tensors), Contains("blocks.0.a") && Contains("rules differ"));
+
+  const auto changed = [&](const auto& change) {
+    Json json = stored.json;
+    change(json);
+    return refusal(json, stored.tensors);
+  };
+  CHECK_THAT(changed([](Json& j) { j.set("version", 1); }), Contains("version 1"));
+  CHECK_THAT(changed([](Json& j) { j.set("slots", 0); }), Contains("slots"));
+  CHECK_THAT(changed([](Json& j) { j.set("replicas", 3); }), Contains("3 replicas and 2 shards"));
+  CHECK_THAT(changed([](Json& j) { j.set("cut_elements", 100); }), Contains("cut_elements"));
+  CHECK_THAT(changed([](Json& j) { j.set("batches", Json::array()); }), Contains("blocks.0.a is in no batch"));
+  CHECK_THAT(changed([](Json& j) { j.find("batches")->as_array()[0].set("window", 3); }), Contains("window 3"));
+  CHECK_THAT(changed([](Json& j) { j.find("units")->as_array()[0].set("window", 1); }), Contains("unit 0 is in window 1"));
+  CHECK_THAT(changed([](Json& j) { j.find("units")->as_array()[6].find("cuts")->as_array()[1] = Json(100); }),
+             Contains("embedding") || Contains("cut"));
+  CHECK_THAT(changed([](Json& j) { j.find("units")->as_array()[0].find("tensors")->as_array()[0].set("offset", 3); }),
+             Contains("blocks.0."));
+  CHECK_THAT(changed([](Json& j) { j.find("units")->as_array()[0].find("tensors")->as_array()[0].set("offset", int64_t{1} << 62); }),
+             Contains("blocks.0."));
+}

@@ -1,5 +1,6 @@
 // Who owns what, and where every tensor lies in its unit's buffer. Pure functions of their inputs: every rank computes
-// the same plan; a hash of it is compared before the first step. A plan changes who computes, never what.
+// the same plan, except with PlanStrategy::milp, which has a time limit: there one rank plans and the others read its
+// plan (to_json, plan_from_json). A hash of it is compared before the first step. A plan changes who computes, never what.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,9 @@
 
 namespace dmuon {
 
+class CostModel;
+class MilpSolver;
+
 // Starts of tensors are multiples of this many elements; the padding between them is zero and outside norms, hashes
 // and byte counts.
 inline constexpr int64_t tensor_alignment = 64;
@@ -20,21 +24,36 @@ struct PlanTensor {
   std::string name;
   Shape shape;
   int unit = 0;
-  bool whole = false;  // its rule needs the whole tensor, so it must lie inside one slot
-  double cost = 0.0;   // of one update, in any unit: seconds or FLOPs; only compared with each other
+  bool whole = false;               // its rule needs the whole tensor, so it must lie inside one slot
+  double cost = 0.0;                // of one update, in any unit: seconds or FLOPs; only compared with each other
+  int rule = 0;                     // only tensors of one rule and one shape share a batch
+  int state_bytes_per_element = 4;  // of the optimizer state that its owner keeps
 };
 
+// Bytes that the holder of a slot keeps for one element: float32 master, float32 gradient, state.
+inline int64_t held_bytes_per_element(const PlanTensor& tensor) { return 8 + tensor.state_bytes_per_element; }
+
 enum class PlanStrategy : uint8_t {
-  greedy,       // longest processing time first on the costs
+  greedy,       // longest processing time first on the costs of the cheapest batches, then local improvement
   round_robin,  // in order of the inventory
-  rank0         // everything on slot 0
+  rank0,        // everything on slot 0
+  milp          // mixed-integer program started from greedy; greedy where there is no solver or no time
 };
 PlanStrategy plan_strategy_from_name(std::string_view name);  // ConfigError naming the allowed values
+const char* name_of(PlanStrategy strategy);
 
 struct PlanOptions {
   int slots = 1;  // replicas * shards
   PlanStrategy strategy = PlanStrategy::greedy;
   int64_t cut_elements = 16384;  // a cut falls on multiples of this many elements from its tensor's start
+  int window_units = 4;          // consecutive units that are updated together and then published
+  int replicas = 1;              // of the grid; slot = shard * replicas + replica
+  int shards = 0;                // 0: slots / replicas
+  // Of masters, gradients and optimizer state on one rank; 0: no bound.
+  int64_t memory_limit_bytes = 0;
+  double time_limit_seconds = 10.0;       // for milp
+  const CostModel* cost_model = nullptr;  // measured costs; without one PlanTensor::cost, whatever the batch
+  MilpSolver* solver = nullptr;           // for milp; null: the one of this build
 };
 
 // A contiguous buffer: tensors at offsets, cut into one slot per rank.
@@ -43,10 +62,12 @@ struct UnitLayout {
     int tensor = 0;  // index into the inventory the plan was made from
     int64_t offset = 0;
     int64_t elements = 0;
+    friend bool operator==(const Entry&, const Entry&) = default;
   };
   std::vector<Entry> entries;  // by ascending offset
   int64_t elements = 0;        // of the buffer, padding included
   std::vector<int64_t> cuts;   // slots + 1; slot s is [cuts[s], cuts[s + 1])
+  friend bool operator==(const UnitLayout&, const UnitLayout&) = default;
 };
 
 // A piece of a tensor that one slot holds: elements [first, first + count) of the tensor.
@@ -57,25 +78,56 @@ struct Piece {
   int64_t offset = 0;  // of its first element in the unit's buffer
 };
 
+// Whole tensors of one rule and one shape that their owner updates in one call.
+struct PlanBatch {
+  int slot = 0;
+  int window = 0;
+  std::vector<int> tensors;  // ascending; their units lie in `window`
+  double cost = 0.0;         // expected, of the whole batch
+  friend bool operator==(const PlanBatch&, const PlanBatch&) = default;
+};
+
+// How the owners were found. Costs are in the unit of the plan's costs.
+struct PlanSearch {
+  std::string method;            // the strategy that made the owners: "milp" only where its result is used
+  double greedy_makespan = 0.0;  // 0: not computed
+  double milp_makespan = 0.0;    // 0: no solution
+  double lower_bound = 0.0;      // no plan in these windows is faster
+  int64_t variables = 0;         // of the largest program solved
+  double seconds = 0.0;          // spent on the program
+  std::string fallback;          // why greedy was taken instead of milp; empty when it was not
+};
+
 struct Plan {
   int slots = 1;
+  int replicas = 1, shards = 1;
   int64_t cut_elements = 16384;
-  std::string strategy;
+  std::string strategy;     // as asked for; search.method is what was used
   std::vector<int> owners;  // per tensor: the slot of its first element (all of it when whole)
   std::vector<UnitLayout> units;
-  std::vector<double> loads;  // cost per slot of the whole tensors
-  double lower_bound = 0.0;   // max(sum of costs / slots, largest cost)
+  std::vector<int> window_of_unit;  // per unit, ascending from 0: units whose updates are published together
+  std::vector<PlanBatch> batches;   // by (window, slot, first tensor); every whole tensor is in exactly one
+  std::vector<double> loads;        // cost per slot of its batches
+  double lower_bound = 0.0;         // max(sum of the cheapest batches / slots, largest cost), or the solver's if better
+  PlanSearch search;
 
+  int windows() const { return window_of_unit.empty() ? 0 : window_of_unit.back() + 1; }
   // Pieces of a slot in the order of units and offsets.
   std::vector<Piece> pieces(int slot) const;
   double makespan() const;
   Json to_json(const std::vector<PlanTensor>& tensors) const;
+  // Of everything that ranks must agree on: all but costs and the search.
   uint64_t hash() const;
 };
 
-// ConfigError when options are out of range; ShapeError when a unit index is.
+// ConfigError when options are out of range, or when the memory bound leaves no plan (names the tensor or the bound
+// and what would fit); ShapeError when a unit index is.
 Plan make_plan(const std::vector<PlanTensor>& tensors, int units, const PlanOptions& options);
 // The same with given owners for whole tensors (tests use random ones); entries of other tensors are ignored.
 Plan make_plan_with_owners(const std::vector<PlanTensor>& tensors, int units, const PlanOptions& options, const std::vector<int>& owners);
+
+// The plan that to_json wrote, for this inventory: a resumed run and the ranks that did not plan replay it. Throws
+// CheckpointError naming `origin` and the tensor or value that is missing, foreign or inconsistent.
+Plan plan_from_json(const Json& json, const std::vector<PlanTensor>& tensors, int units, std::string_view origin);
 
 }  // namespace dmuon
