@@ -16,6 +16,11 @@ void check_cuts(const char* operation, std::span<const int64_t> cuts, int ranks,
   }
 }
 
+void check_nodes(int nodes, int ranks) {
+  if (nodes < 1 || ranks % nodes != 0)
+    throw ConfigError(text(nodes, " nodes do not divide ", ranks, " ranks; choose a divisor of the number of ranks"));
+}
+
 void check_root(const char* operation, int root, int ranks) {
   if (root < 0 || root >= ranks) throw ShapeError(text(operation, ": root ", root, " is none of the ", ranks, " ranks"));
 }
@@ -23,9 +28,10 @@ void check_root(const char* operation, int root, int ranks) {
 void check_reduce_scatter(const Tensor& buffer, std::span<const int64_t> cuts, const Tensor& result, int rank, int ranks) {
   check_cuts("reduce_scatter_v", cuts, ranks, buffer.elements());
   const int64_t own = cuts[static_cast<size_t>(rank) + 1] - cuts[static_cast<size_t>(rank)];
-  if (result.dtype() != buffer.dtype() || result.elements() != own)
+  const bool widened = buffer.dtype() == DType::bfloat16 && result.dtype() == DType::float32;
+  if ((result.dtype() != buffer.dtype() && !widened) || result.elements() != own)
     throw ShapeError(text("reduce_scatter_v: result ", result.to_string(), " for the ", own, " elements of rank ", rank, " in buffer ",
-                          buffer.to_string()));
+                          buffer.to_string(), "; the dtypes are equal, or float32 for bfloat16"));
 }
 
 void check_all_to_all(const Tensor& send, std::span<const int64_t> send_cuts, const Tensor& receive, std::span<const int64_t> receive_cuts,

@@ -104,15 +104,47 @@ void run_broadcast(Exchange& exchange, char* data, int64_t bytes, int root) {
   });
 }
 
-void run_all_gather_v(Exchange& exchange, char* buffer, std::span<const int64_t> cuts) {
+namespace {
+
+void gather_by_broadcasts(Exchange& exchange, char* buffer, std::span<const int64_t> cuts) {
+  for (int root = 0; root < exchange.group().size(); ++root) {
+    const int64_t first = cuts[static_cast<size_t>(root)];
+    run_broadcast(exchange, buffer + first, cuts[static_cast<size_t>(root) + 1] - first, root);
+  }
+}
+
+void gather_padded(Exchange& exchange, char* buffer, std::span<const int64_t> cuts) {
+  const int size = exchange.group().size();
+  int64_t longest = 0;
+  for (size_t r = 0; r + 1 < cuts.size(); ++r) longest = std::max(longest, cuts[r + 1] - cuts[r]);
+  const int64_t share = round_up(longest, 64);
+  char* staging = exchange.stage(share * size, "a padded all-gather");
+  std::vector<int64_t> equal_cuts;
+  for (int r = 0; r <= size; ++r) equal_cuts.push_back(r * share);
+  const auto copy = [&](int r, bool in) {
+    const int64_t first = cuts[static_cast<size_t>(r)];
+    const auto bytes = static_cast<size_t>(cuts[static_cast<size_t>(r) + 1] - first);
+    if (bytes > 0) std::memcpy(in ? staging + r * share : buffer + first, in ? buffer + first : staging + r * share, bytes);
+  };
+  copy(exchange.group().rank(), true);
+  run_all_gather_v(exchange, staging, equal_cuts, GatherForm::all_gather);
+  for (int r = 0; r < size; ++r)
+    if (r != exchange.group().rank()) copy(r, false);
+}
+
+}  // namespace
+
+void run_all_gather_v(Exchange& exchange, char* buffer, std::span<const int64_t> cuts, GatherForm form) {
+  if (form == GatherForm::broadcasts) return gather_by_broadcasts(exchange, buffer, cuts);
+  if (form == GatherForm::padded) return gather_padded(exchange, buffer, cuts);
   if (exchange.group().size() <= most_ranks_of_direct_gather)
     gather_directly(exchange, buffer, cuts);
   else
     gather_by_ring(exchange, buffer, cuts);
 }
 
-void run_reduce_scatter_v(Exchange& exchange, DType dtype, ReduceOperation reduction, char* buffer, std::span<const int64_t> cuts,
-                          char* result, bool accumulate) {
+void run_reduce_scatter_v(Exchange& exchange, const Reduction& reduction, char* buffer, std::span<const int64_t> cuts, char* result,
+                          bool accumulate) {
   const int size = exchange.group().size();
   const size_t rank = static_cast<size_t>(exchange.group().rank());
   const int64_t peers = size - 1;
@@ -154,7 +186,8 @@ void run_reduce_scatter_v(Exchange& exchange, DType dtype, ReduceOperation reduc
         sources[r] = first_slot[r] + added % slots * slot_bytes;
       }
       const int64_t bytes = std::min(chunk, own_bytes - added * chunk);
-      reduce_in_order(dtype, reduction, sources, bytes / size_of(dtype), result + added * chunk, accumulate);
+      const int64_t first = added * chunk / size_of(reduction.dtype);
+      reduce_in_order(reduction, sources, bytes / size_of(reduction.dtype), result + first * size_of(reduction.result), accumulate);
       ++added;
       limit = added + slots;
     }
@@ -162,7 +195,8 @@ void run_reduce_scatter_v(Exchange& exchange, DType dtype, ReduceOperation reduc
   });
 }
 
-void run_all_reduce(Exchange& exchange, DType dtype, ReduceOperation reduction, char* data, int64_t elements) {
+void run_all_reduce(Exchange& exchange, DType dtype, ReduceOperation operation, char* data, int64_t elements) {
+  const Reduction reduction{dtype, dtype, operation};
   const int size = exchange.group().size();
   const int64_t bytes = elements * size_of(dtype);
   std::vector<int64_t> cuts;
@@ -173,11 +207,11 @@ void run_all_reduce(Exchange& exchange, DType dtype, ReduceOperation reduction, 
     for (int r = 0; r < size; ++r) sources.push_back(staging + r * bytes);
     if (bytes > 0) std::memcpy(staging + exchange.group().rank() * bytes, data, static_cast<size_t>(bytes));
     run_all_gather_v(exchange, staging, cuts);
-    return reduce_in_order(dtype, reduction, sources, elements, data, false);
+    return reduce_in_order(reduction, sources, elements, data, false);
   }
   const int64_t share = round_up(divide_up(elements, size), 64);
   for (int r = 0; r <= size; ++r) cuts.push_back(std::min(elements, r * share) * size_of(dtype));
-  run_reduce_scatter_v(exchange, dtype, reduction, data, cuts, data + cuts[static_cast<size_t>(exchange.group().rank())], false);
+  run_reduce_scatter_v(exchange, reduction, data, cuts, data + cuts[static_cast<size_t>(exchange.group().rank())], false);
   run_all_gather_v(exchange, data, cuts);
 }
 

@@ -167,7 +167,7 @@ bool Exchange::advance(Flow& flow) {
     const MessagePiece& piece = flow.pieces[static_cast<size_t>(flow.started++)];
     if (flow.sending) {
       flow.in_flight.push_back(group_.transport().send(piece.data, piece.bytes, flow.peer, data_tag()));
-      group_.count_sent(piece.bytes);
+      group_.count_sent(piece.bytes, flow.peer);
     } else {
       flow.in_flight.push_back(group_.transport().receive(piece.data, piece.bytes, flow.peer, data_tag()));
     }

@@ -1,16 +1,23 @@
 #include "comm/group.h"
 
+#include <map>
+
 #include "dmuon/core/text.h"
 
 namespace dmuon {
 
-Group::Group(std::string name, std::shared_ptr<PointToPoint> transport, std::vector<std::string> hosts, GroupServices services,
-             double deadline_seconds)
-    : name_(std::move(name)),
-      hosts_(std::move(hosts)),
-      services_(std::move(services)),
-      deadline_seconds_(deadline_seconds),
-      transport_(std::move(transport)) {}
+Group::Group(std::string name, std::shared_ptr<PointToPoint> transport, std::vector<std::string> hosts, std::vector<int> nodes,
+             GroupServices services, double deadline_seconds)
+    : name_(std::move(name)), services_(std::move(services)), deadline_seconds_(deadline_seconds), transport_(std::move(transport)) {
+  set_hosts(std::move(hosts), nodes);
+}
+
+void Group::set_hosts(std::vector<std::string> hosts, const std::vector<int>& nodes) {
+  hosts_ = std::move(hosts);
+  nodes_.clear();
+  std::map<int, int> numbers;
+  for (int node : nodes) nodes_.push_back(numbers.try_emplace(node, static_cast<int>(numbers.size())).first->second);
+}
 
 std::string Group::who(int rank) const { return text("rank ", rank, " (", host(rank), ")"); }
 

@@ -10,6 +10,7 @@
 
 #include "comm/activity.h"
 #include "comm/point_to_point.h"
+#include "dmuon/comm/communicator.h"
 #include "dmuon/core/memory.h"
 
 namespace dmuon {
@@ -21,15 +22,17 @@ struct GroupServices {
 
 class Group {
  public:
-  Group(std::string name, std::shared_ptr<PointToPoint> transport, std::vector<std::string> hosts, GroupServices services,
-        double deadline_seconds);
+  // `hosts` are names for messages; `nodes` says which ranks share one (equal numbers).
+  Group(std::string name, std::shared_ptr<PointToPoint> transport, std::vector<std::string> hosts, std::vector<int> nodes,
+        GroupServices services, double deadline_seconds);
 
   int rank() const { return transport_->rank(); }
   int size() const { return transport_->size(); }
   const std::string& name() const { return name_; }
   const std::string& host(int rank) const { return hosts_.at(static_cast<size_t>(rank)); }
   std::string who(int rank) const;  // "rank 2 (host)"
-  void set_hosts(std::vector<std::string> hosts) { hosts_ = std::move(hosts); }
+  void set_hosts(std::vector<std::string> hosts, const std::vector<int>& nodes);
+  int node(int rank) const { return nodes_.at(static_cast<size_t>(rank)); }
 
   PointToPoint& transport() { return *transport_; }
   const GroupServices& services() const { return services_; }
@@ -37,8 +40,8 @@ class Group {
   int64_t next_sequence() { return ++sequence_; }
   double deadline_seconds() const { return deadline_seconds_; }
   void set_deadline(double seconds) { deadline_seconds_ = seconds; }
-  void count_sent(int64_t bytes) { bytes_sent_ += bytes; }
-  int64_t bytes_sent() const { return bytes_sent_; }
+  void count_sent(int64_t bytes, int peer) { (node(peer) == node(rank()) ? bytes_inside_ : bytes_between_) += bytes; }
+  TrafficBytes traffic() const { return {bytes_inside_, bytes_between_}; }
 
   // Throws the group's failure if there was one.
   void check() const;
@@ -50,9 +53,11 @@ class Group {
  private:
   std::string name_;
   std::vector<std::string> hosts_;
+  std::vector<int> nodes_;  // numbered from 0 in the order of their lowest ranks
   GroupServices services_;
   std::atomic<int64_t> sequence_{0};
-  std::atomic<int64_t> bytes_sent_{0};
+  std::atomic<int64_t> bytes_inside_{0};
+  std::atomic<int64_t> bytes_between_{0};
   std::atomic<double> deadline_seconds_;
   mutable std::mutex mutex_;
   std::string failure_;

@@ -4,6 +4,7 @@
 #include "comm/collectives.h"
 #include "comm/exchange.h"
 #include "comm/reduction.h"
+#include "dmuon/backend/backend.h"
 
 namespace dmuon {
 namespace {
@@ -18,6 +19,10 @@ void PeerCommunicator::submit(Stream& stream, Operation operation, std::vector<T
     group->check();
     body(*std::make_shared<Exchange>(*group, operation, tensors));
   });
+}
+
+Tensor PeerCommunicator::allocate(Backend& backend, const Shape& shape, DType dtype, MemoryCategory category, std::string_view name) {
+  return backend.allocate(shape, dtype, category, name);
 }
 
 void PeerCommunicator::barrier(Stream& stream) {
@@ -36,12 +41,17 @@ void PeerCommunicator::all_reduce(Stream& stream, const Tensor& data, ReduceOper
          [data, operation](Exchange& exchange) { run_all_reduce(exchange, data.dtype(), operation, bytes_of(data), data.elements()); });
 }
 
-void PeerCommunicator::all_gather_v(Stream& stream, const Tensor& buffer, std::span<const int64_t> cuts) {
+void PeerCommunicator::all_gather_v(Stream& stream, const Tensor& buffer, std::span<const int64_t> cuts, GatherForm form) {
   check_cuts("all_gather_v", cuts, size(), buffer.elements());
   submit(stream,
-         {.kind = OperationKind::all_gather_v, .dtype = buffer.dtype(), .elements = buffer.elements(), .cuts_hash = hash_cuts(cuts)},
-         {buffer},
-         [buffer, cuts = cuts_in_bytes(cuts, buffer.dtype())](Exchange& exchange) { run_all_gather_v(exchange, bytes_of(buffer), cuts); });
+         {.kind = OperationKind::all_gather_v,
+          .dtype = buffer.dtype(),
+          .root = static_cast<int>(form),
+          .elements = buffer.elements(),
+          .cuts_hash = hash_cuts(cuts)},
+         {buffer}, [buffer, form, cuts = cuts_in_bytes(cuts, buffer.dtype())](Exchange& exchange) {
+           run_all_gather_v(exchange, bytes_of(buffer), cuts, form);
+         });
 }
 
 void PeerCommunicator::reduce_scatter_v(Stream& stream, const Tensor& buffer, std::span<const int64_t> cuts, const Tensor& result,
@@ -51,7 +61,8 @@ void PeerCommunicator::reduce_scatter_v(Stream& stream, const Tensor& buffer, st
   submit(stream,
          {.kind = OperationKind::reduce_scatter_v, .dtype = buffer.dtype(), .elements = buffer.elements(), .cuts_hash = hash_cuts(cuts)},
          {buffer, result}, [buffer, result, accumulate, cuts = cuts_in_bytes(cuts, buffer.dtype())](Exchange& exchange) {
-           run_reduce_scatter_v(exchange, buffer.dtype(), ReduceOperation::sum, bytes_of(buffer), cuts, bytes_of(result), accumulate);
+           const Reduction reduction{buffer.dtype(), result.dtype(), ReduceOperation::sum};
+           run_reduce_scatter_v(exchange, reduction, bytes_of(buffer), cuts, bytes_of(result), accumulate);
          });
 }
 

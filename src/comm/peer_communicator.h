@@ -22,11 +22,13 @@ class PeerCommunicator final : public Communicator {
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
   std::string host(int rank) const override { return group_->host(rank); }
+  int node(int rank) const override { return group_->node(rank); }
+  Tensor allocate(Backend& backend, const Shape& shape, DType dtype, MemoryCategory category, std::string_view name) override;
 
   void barrier(Stream& stream) override;
   void broadcast(Stream& stream, const Tensor& data, int root) override;
   void all_reduce(Stream& stream, const Tensor& data, ReduceOperation operation) override;
-  void all_gather_v(Stream& stream, const Tensor& buffer, std::span<const int64_t> cuts) override;
+  void all_gather_v(Stream& stream, const Tensor& buffer, std::span<const int64_t> cuts, GatherForm form) override;
   void reduce_scatter_v(Stream& stream, const Tensor& buffer, std::span<const int64_t> cuts, const Tensor& result,
                         bool accumulate) override;
   void all_to_all_v(Stream& stream, const Tensor& send, std::span<const int64_t> send_cuts, const Tensor& receive,
@@ -37,9 +39,10 @@ class PeerCommunicator final : public Communicator {
   std::vector<double> all_reduce(std::span<const double> values, ReduceOperation operation) override;
   void agree(bool ok, const std::string& message, ExitCode code) override;
   std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override;
+  std::unique_ptr<Communicator> divide_into_nodes(int nodes, const std::string& name) override;
 
   void set_deadline(double seconds) override { group_->set_deadline(seconds); }
-  int64_t bytes_sent() const override { return group_->bytes_sent(); }
+  TrafficBytes traffic() const override { return group_->traffic(); }
   [[noreturn]] void abort(ExitCode code) override;
 
   Group& group() { return *group_; }
@@ -48,6 +51,8 @@ class PeerCommunicator final : public Communicator {
   // Numbers the operation now and runs `body` on the stream.
   void submit(Stream& stream, Operation operation, std::vector<Tensor> tensors, std::function<void(Exchange&)> body);
   std::vector<std::string> gather_text(OperationKind kind, const std::string& mine);
+  // The group of `ranks`, which count as being on `nodes`.
+  std::unique_ptr<Communicator> subgroup(const std::vector<int>& ranks, std::vector<int> nodes, const std::string& name);
 
   std::shared_ptr<Group> group_;
 };

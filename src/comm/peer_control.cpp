@@ -75,14 +75,32 @@ std::unique_ptr<Communicator> PeerCommunicator::split(int color, int key, const 
   }
   std::sort(members.begin(), members.end());
   std::vector<int> ranks;
-  std::vector<std::string> hosts;
+  std::vector<int> nodes;
   for (const auto& [their_key, rank] : members) {
     ranks.push_back(rank);
-    hosts.push_back(group_->host(rank));
+    nodes.push_back(group_->node(rank));
   }
+  return subgroup(ranks, std::move(nodes), name);
+}
+
+std::unique_ptr<Communicator> PeerCommunicator::divide_into_nodes(int nodes, const std::string& name) {
+  check_nodes(nodes, size());
+  gather_text(OperationKind::split, text("nodes ", nodes));
+  std::vector<int> ranks;
+  std::vector<int> blocks;
+  for (int rank = 0; rank < size(); ++rank) {
+    ranks.push_back(rank);
+    blocks.push_back(rank / (size() / nodes));
+  }
+  return subgroup(ranks, std::move(blocks), name);
+}
+
+std::unique_ptr<Communicator> PeerCommunicator::subgroup(const std::vector<int>& ranks, std::vector<int> nodes, const std::string& name) {
+  std::vector<std::string> hosts;
+  for (int rank : ranks) hosts.push_back(group_->host(rank));
   auto transport = group_->transport().subgroup(ranks, group_->next_sequence());
-  auto group = std::make_shared<Group>(name, std::move(transport), std::move(hosts), group_->services(), group_->deadline_seconds());
-  return std::make_unique<PeerCommunicator>(std::move(group));
+  return std::make_unique<PeerCommunicator>(std::make_shared<Group>(name, std::move(transport), std::move(hosts), std::move(nodes),
+                                                                    group_->services(), group_->deadline_seconds()));
 }
 
 }  // namespace dmuon

@@ -19,9 +19,9 @@ A minimum(A a, A b) {
   return (b < a || b != b) ? b : a;
 }
 
-// T as stored, A as accumulated.
-template <class T, class A>
-void reduce(ReduceOperation operation, std::span<const void* const> sources, int64_t elements, T* result, bool accumulate) {
+// T as stored, A as accumulated, R as returned.
+template <class T, class A, class R>
+void reduce(ReduceOperation operation, std::span<const void* const> sources, int64_t elements, R* result, bool accumulate) {
   A sum[block];
   for (int64_t first = 0; first < elements; first += block) {
     const int64_t count = std::min(block, elements - first);
@@ -37,11 +37,11 @@ void reduce(ReduceOperation operation, std::span<const void* const> sources, int
         for (int64_t i = 0; i < count; ++i) sum[i] = minimum(sum[i], static_cast<A>(source[i]));
       }
     }
-    T* out = result + first;
+    R* out = result + first;
     if (accumulate) {
-      for (int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(static_cast<A>(out[i]) + sum[i]);
+      for (int64_t i = 0; i < count; ++i) out[i] = static_cast<R>(static_cast<A>(out[i]) + sum[i]);
     } else {
-      for (int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(sum[i]);
+      for (int64_t i = 0; i < count; ++i) out[i] = static_cast<R>(sum[i]);
     }
   }
 }
@@ -55,34 +55,33 @@ void check_reducible(const char* name, DType dtype, ReduceOperation operation) {
                           " elements: 8-bit integers have maximum and minimum only, int16 has none; use int32"));
 }
 
-void reduce_in_order(DType dtype, ReduceOperation operation, std::span<const void* const> sources, int64_t elements, void* result,
-                     bool accumulate) {
-  switch (dtype) {
+void reduce_in_order(const Reduction& reduction, std::span<const void* const> sources, int64_t elements, void* result, bool accumulate) {
+  const ReduceOperation operation = reduction.operation;
+  const auto as = [&]<class T, class A>() { reduce<T, A, T>(operation, sources, elements, static_cast<T*>(result), accumulate); };
+  switch (reduction.dtype) {
     case DType::float32:
-      return reduce<float, float>(operation, sources, elements, static_cast<float*>(result), accumulate);
+      return as.operator()<float, float>();
     case DType::float64:
-      return reduce<double, double>(operation, sources, elements, static_cast<double*>(result), accumulate);
+      return as.operator()<double, double>();
     case DType::bfloat16:
-      return reduce<bfloat16, float>(operation, sources, elements, static_cast<bfloat16*>(result), accumulate);
+      if (reduction.result == DType::float32)
+        return reduce<bfloat16, float, float>(operation, sources, elements, static_cast<float*>(result), accumulate);
+      return as.operator()<bfloat16, float>();
     case DType::float16:
-      return reduce<float16, float>(operation, sources, elements, static_cast<float16*>(result), accumulate);
+      return as.operator()<float16, float>();
     // Unsigned, so that sums wrap instead of being undefined; order matters to maximum and minimum only.
     case DType::int64:
-      if (operation == ReduceOperation::sum)
-        return reduce<uint64_t, uint64_t>(operation, sources, elements, static_cast<uint64_t*>(result), accumulate);
-      return reduce<int64_t, int64_t>(operation, sources, elements, static_cast<int64_t*>(result), accumulate);
+      return operation == ReduceOperation::sum ? as.operator()<uint64_t, uint64_t>() : as.operator()<int64_t, int64_t>();
     case DType::int32:
-      if (operation == ReduceOperation::sum)
-        return reduce<uint32_t, uint32_t>(operation, sources, elements, static_cast<uint32_t*>(result), accumulate);
-      return reduce<int32_t, int32_t>(operation, sources, elements, static_cast<int32_t*>(result), accumulate);
+      return operation == ReduceOperation::sum ? as.operator()<uint32_t, uint32_t>() : as.operator()<int32_t, int32_t>();
     case DType::int8:
-      return reduce<int8_t, int8_t>(operation, sources, elements, static_cast<int8_t*>(result), accumulate);
+      return as.operator()<int8_t, int8_t>();
     case DType::uint8:
-      return reduce<uint8_t, uint8_t>(operation, sources, elements, static_cast<uint8_t*>(result), accumulate);
+      return as.operator()<uint8_t, uint8_t>();
     case DType::int16:
       break;
   }
-  check_reducible("a reduction", dtype, operation);
+  check_reducible("a reduction", reduction.dtype, operation);
 }
 
 }  // namespace dmuon

@@ -13,9 +13,14 @@ namespace dmuon {
 // summed in float32 and rounded once), int64, int32 (sums wrap); uint8 and int8 only maximum and minimum.
 void check_reducible(const char* name, DType dtype, ReduceOperation operation);
 
+struct Reduction {
+  DType dtype = DType::float32;   // of the sources
+  DType result = DType::float32;  // the same, or float32 for bfloat16
+  ReduceOperation operation = ReduceOperation::sum;
+};
+
 // result[i] = reduction of sources[.][i], or, with `accumulate`, result[i] + that reduction. `result` may be one of
-// the sources. Maximum and minimum return NaN if any source is NaN.
-void reduce_in_order(DType dtype, ReduceOperation operation, std::span<const void* const> sources, int64_t elements, void* result,
-                     bool accumulate);
+// the sources when it has their dtype. Maximum and minimum return NaN if any source is NaN.
+void reduce_in_order(const Reduction& reduction, std::span<const void* const> sources, int64_t elements, void* result, bool accumulate);
 
 }  // namespace dmuon

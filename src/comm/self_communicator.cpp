@@ -8,6 +8,7 @@
 
 #include "comm/arguments.h"
 #include "comm/reduction.h"
+#include "dmuon/backend/backend.h"
 #include "dmuon/comm/communicator.h"
 #include "dmuon/core/text.h"
 
@@ -35,13 +36,17 @@ class SelfCommunicator final : public Communicator {
   int rank() const override { return 0; }
   int size() const override { return 1; }
   std::string host(int) const override { return host_name(); }
+  int node(int) const override { return 0; }
+  Tensor allocate(Backend& backend, const Shape& shape, DType dtype, MemoryCategory category, std::string_view name) override {
+    return backend.allocate(shape, dtype, category, name);
+  }
 
   void barrier(Stream&) override {}
   void broadcast(Stream&, const Tensor&, int root) override { check_root("broadcast", root, 1); }
   void all_reduce(Stream&, const Tensor& data, ReduceOperation operation) override {
     check_reducible("all_reduce", data.dtype(), operation);
   }
-  void all_gather_v(Stream&, const Tensor& buffer, std::span<const int64_t> cuts) override {
+  void all_gather_v(Stream&, const Tensor& buffer, std::span<const int64_t> cuts, GatherForm) override {
     check_cuts("all_gather_v", cuts, 1, buffer.elements());
   }
   void reduce_scatter_v(Stream& stream, const Tensor& buffer, std::span<const int64_t> cuts, const Tensor& result,
@@ -53,7 +58,7 @@ class SelfCommunicator final : public Communicator {
     stream.submit([own, result, accumulate] {
       const Access access(own, result);
       const void* source = own.raw();
-      reduce_in_order(own.dtype(), ReduceOperation::sum, {&source, 1}, own.elements(), result.raw(), accumulate);
+      reduce_in_order({own.dtype(), result.dtype(), ReduceOperation::sum}, {&source, 1}, own.elements(), result.raw(), accumulate);
     });
   }
   void all_to_all_v(Stream& stream, const Tensor& send, std::span<const int64_t> send_cuts, const Tensor& receive,
@@ -79,9 +84,13 @@ class SelfCommunicator final : public Communicator {
     if (!ok) throw Error(code, message);
   }
   std::unique_ptr<Communicator> split(int, int, const std::string&) override { return make_self_communicator(); }
+  std::unique_ptr<Communicator> divide_into_nodes(int nodes, const std::string&) override {
+    check_nodes(nodes, 1);
+    return make_self_communicator();
+  }
 
   void set_deadline(double) override {}
-  int64_t bytes_sent() const override { return 0; }
+  TrafficBytes traffic() const override { return {}; }
   [[noreturn]] void abort(ExitCode code) override {
     std::fflush(nullptr);
     std::_Exit(static_cast<int>(code));

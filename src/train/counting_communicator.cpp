@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 
+#include "dmuon/backend/backend.h"
 #include "dmuon/core/error.h"
 
 namespace dmuon {
@@ -14,12 +15,16 @@ class CountingCommunicator final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::string host(int) const override { return "nowhere"; }
+  int node(int) const override { return 0; }
+  Tensor allocate(Backend& backend, const Shape& shape, DType dtype, MemoryCategory category, std::string_view name) override {
+    return backend.allocate(shape, dtype, category, name);
+  }
   void barrier(Stream&) override {}
   void broadcast(Stream&, const Tensor& data, int root) override {
     if (rank_ == root) sent_ += data.bytes() * (size_ - 1);
   }
   void all_reduce(Stream&, const Tensor& data, ReduceOperation) override { sent_ += 2 * data.bytes() / size_ * (size_ - 1); }
-  void all_gather_v(Stream&, const Tensor& buffer, std::span<const int64_t> cuts) override {
+  void all_gather_v(Stream&, const Tensor& buffer, std::span<const int64_t> cuts, GatherForm) override {
     sent_ += segment(cuts, rank_) * size_of(buffer.dtype()) * (size_ - 1);
   }
   void reduce_scatter_v(Stream&, const Tensor& buffer, std::span<const int64_t> cuts, const Tensor&, bool) override {
@@ -37,8 +42,9 @@ class CountingCommunicator final : public Communicator {
     if (!ok) throw Error(code, message);
   }
   std::unique_ptr<Communicator> split(int, int, const std::string&) override { return make_counting_communicator(rank_, size_); }
+  std::unique_ptr<Communicator> divide_into_nodes(int, const std::string&) override { return make_counting_communicator(rank_, size_); }
   void set_deadline(double) override {}
-  int64_t bytes_sent() const override { return sent_; }
+  TrafficBytes traffic() const override { return {sent_, 0}; }
   [[noreturn]] void abort(ExitCode code) override { std::_Exit(static_cast<int>(code)); }
 
  private:

@@ -138,7 +138,8 @@ void all_gather_of(Matrix& m) {
       const std::vector<int64_t> cuts = make_cuts(m.group.size(), elements, kind);
       const Tensor data = make<T>(m.allocator, elements);
       fill<T>(data, m.group.rank(), 3);
-      m.group.all_gather_v(m.stream, data, cuts);
+      const auto form = static_cast<GatherForm>(std::is_same_v<T, float> ? kind % 4 : 0);
+      m.group.all_gather_v(m.stream, data, cuts, form);
       m.stream.record().wait();
       const int64_t at = first_difference<T>(data, [&](int64_t i) {
         int owner = m.group.rank();  // outside all segments: untouched
@@ -146,36 +147,38 @@ void all_gather_of(Matrix& m) {
           if (i >= cuts[static_cast<size_t>(r)] && i < cuts[static_cast<size_t>(r) + 1]) owner = r;
         return value_at<T>(owner, i, 3);
       });
-      m.check(at < 0, text("all_gather_v of ", data.to_string(), " cuts ", kind, " differs at ", at));
+      m.check(at < 0, text("all_gather_v of ", data.to_string(), " cuts ", kind, " form ", static_cast<int>(form), " differs at ", at));
     }
 }
 
-template <class T>
+// R as returned.
+template <class T, class R = T>
 void reduce_scatter_of(Matrix& m) {
   for (int64_t elements : sizes_for<T>(m))
     for (int kind = 0; kind < (elements == m.large ? 2 : 5); ++kind)
-      for (int form = 0; form < 3; ++form) {  // into another tensor, added to it, in place
+      for (int form = 0; form < (std::is_same_v<T, R> ? 3 : 2); ++form) {  // into another tensor, added to it, in place
         const std::vector<int64_t> cuts = make_cuts(m.group.size(), elements, kind);
         const size_t rank = static_cast<size_t>(m.group.rank());
         const int64_t first = cuts[rank];
         const int64_t own = cuts[rank + 1] - first;
         const Tensor data = make<T>(m.allocator, elements);
         fill<T>(data, m.group.rank(), 5);
-        const Tensor result = form == 2 ? data.flat(first, own) : make<T>(m.allocator, own);
-        if (form == 1) fill<T>(result, 100, 6);
+        const Tensor result = form == 2 ? data.flat(first, own) : make<R>(m.allocator, own);
+        if (form == 1) fill<R>(result, 100, 6);
         m.group.reduce_scatter_v(m.stream, data, cuts, result, form == 1);
         m.stream.record().wait();
         using A = Accumulated<T>;
-        const int64_t at = first_difference<T>(result, [&](int64_t i) {
+        const int64_t at = first_difference<R>(result, [&](int64_t i) {
           const A sum = reduced<T>(m.group.size(), first + i, 5, ReduceOperation::sum);
-          if (form != 1) return static_cast<T>(sum);
-          const A before = static_cast<A>(value_at<T>(100, i, 6));
+          if (form != 1) return static_cast<R>(sum);
+          const A before = static_cast<A>(value_at<R>(100, i, 6));
           if constexpr (std::is_integral_v<A>)
-            return static_cast<T>(static_cast<std::make_unsigned_t<A>>(before) + static_cast<std::make_unsigned_t<A>>(sum));
+            return static_cast<R>(static_cast<std::make_unsigned_t<A>>(before) + static_cast<std::make_unsigned_t<A>>(sum));
           else
-            return static_cast<T>(before + sum);
+            return static_cast<R>(before + sum);
         });
-        m.check(at < 0, text("reduce_scatter_v of ", data.to_string(), " cuts ", kind, " form ", form, " differs at ", at));
+        m.check(at < 0, text("reduce_scatter_v of ", data.to_string(), " cuts ", kind, " form ", form, " into ", result.to_string(),
+                             " differs at ", at));
         if (form == 2) continue;
         const int64_t changed = first_difference<T>(data, [&](int64_t i) { return value_at<T>(m.group.rank(), i, 5); });
         m.check(changed < 0, text("reduce_scatter_v of ", data.to_string(), " changed its buffer at ", changed));
@@ -216,6 +219,7 @@ void Matrix::reduce_scatter_v() {
   reduce_scatter_of<float>(*this);
   reduce_scatter_of<double>(*this);
   reduce_scatter_of<bfloat16>(*this);
+  reduce_scatter_of<bfloat16, float>(*this);
   reduce_scatter_of<int32_t>(*this);
 }
 
@@ -306,6 +310,54 @@ void Matrix::split() {
   stream.record().wait();
 }
 
+void Matrix::nodes() {
+  check(group.node(0) == 0, "the first node is 0");
+  for (int nodes = 1; nodes <= group.size(); ++nodes) {
+    if (group.size() % nodes != 0) {
+      bool refused = false;
+      try {
+        group.divide_into_nodes(nodes, "virtual nodes");
+      } catch (const ConfigError&) {
+        refused = true;
+      }
+      check(refused, "nodes that do not divide the ranks are refused");
+      continue;
+    }
+    const auto divided = group.divide_into_nodes(nodes, "virtual nodes");
+    const int per_node = group.size() / nodes;
+    check(divided->rank() == group.rank() && divided->size() == group.size(), "the same ranks");
+    for (int r = 0; r < group.size(); ++r) check(divided->node(r) == r / per_node, "node of a rank");
+    Matrix{*divided, stream, allocator, check, {1, 4099}, 70001}.all_reduce();
+    const TrafficBytes traffic = divided->traffic();
+    check((traffic.inside > 0) == (per_node > 1), text("bytes inside virtual nodes: ", traffic.inside));
+    check((traffic.between > 0) == (nodes > 1), text("bytes between virtual nodes: ", traffic.between));
+    // A column of one rank per node has no traffic inside.
+    const auto column = divided->split(group.rank() % per_node, group.rank(), "column");
+    check(column->size() == nodes && column->node(column->size() - 1) == nodes - 1, "a column keeps its nodes");
+    Matrix{*column, stream, allocator, check, {4099}, 70001}.reduce_scatter_v();
+    check(column->traffic().inside == 0, "a column sends between nodes only");
+  }
+}
+
+void Matrix::null_transport() {
+  const auto silent = std::make_shared<std::atomic<bool>>(true);
+  const auto null = make_null_communicator(group, silent);
+  const auto part = null->split(0, group.rank(), "null");
+  check(null->size() == group.size() && part->rank() == group.rank(), "ranks of the null transport");
+  const Tensor data = make<float>(allocator, 1000);
+  const auto untouched = [&] { return first_difference<float>(data, [&](int64_t i) { return value_at<float>(group.rank(), i, 13); }) < 0; };
+  fill<float>(data, group.rank(), 13);
+  const int64_t before = part->bytes_sent();
+  part->all_reduce(stream, data, ReduceOperation::sum);
+  part->broadcast(stream, data, 0);
+  stream.record().wait();
+  check(untouched() && part->bytes_sent() == before, "the null transport moves nothing");
+  const double one = 1;
+  check(part->all_reduce(std::span(&one, 1), ReduceOperation::sum)[0] == group.size(), "control operations are real");
+  *silent = false;
+  Matrix{*part, stream, allocator, check, {1009}, 1}.all_reduce();
+}
+
 void Matrix::bad_arguments() {
   const auto expect = [&](const char* what, const std::function<void()>& call, const std::string& named) {
     try {
@@ -344,6 +396,8 @@ void Matrix::everything() {
   all_to_all_v();
   control();
   split();
+  nodes();
+  null_transport();
   bad_arguments();
 }
 

@@ -29,6 +29,8 @@ struct Matrix {
   void all_to_all_v();
   void control();
   void split();
+  void nodes();
+  void null_transport();
   void bad_arguments();
   void everything();
 };

@@ -53,11 +53,11 @@ TEST_CASE("reductions add in order, wrap integers and keep NaN") {
   const float c[] = {-1e8f, 4.0f};
   float result[] = {10.0f, 10.0f};
   const void* sources[] = {a, b, c};
-  reduce_in_order(DType::float32, ReduceOperation::sum, sources, 2, result, false);
+  reduce_in_order({DType::float32, DType::float32, ReduceOperation::sum}, sources, 2, result, false);
   CHECK(result[0] == (1e8f + 1.0f) - 1e8f);
   CHECK(result[1] == 7.0f);
   const void* reordered[] = {a, c, b};
-  reduce_in_order(DType::float32, ReduceOperation::sum, reordered, 2, result, true);
+  reduce_in_order({DType::float32, DType::float32, ReduceOperation::sum}, reordered, 2, result, true);
   CHECK(result[0] == ((1e8f + 1.0f) - 1e8f) + 1.0f);
   CHECK(result[1] == 14.0f);
 
@@ -65,7 +65,7 @@ TEST_CASE("reductions add in order, wrap integers and keep NaN") {
   const int32_t one[] = {1};
   int32_t wrapped[1];
   const void* integers[] = {large, one};
-  reduce_in_order(DType::int32, ReduceOperation::sum, integers, 1, wrapped, false);
+  reduce_in_order({DType::int32, DType::int32, ReduceOperation::sum}, integers, 1, wrapped, false);
   CHECK(wrapped[0] == -2147483647 - 1);
 
   const double nan[] = {std::nan(""), 1.0};
@@ -73,7 +73,7 @@ TEST_CASE("reductions add in order, wrap integers and keep NaN") {
   double extreme[2];
   const void* doubles[] = {nan, two};
   for (ReduceOperation operation : {ReduceOperation::maximum, ReduceOperation::minimum}) {
-    reduce_in_order(DType::float64, operation, doubles, 2, extreme, false);
+    reduce_in_order({DType::float64, DType::float64, operation}, doubles, 2, extreme, false);
     CHECK(std::isnan(extreme[0]));
     CHECK(std::isnan(extreme[1]));
   }

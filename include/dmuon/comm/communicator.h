@@ -9,10 +9,12 @@
 //   the stream: it names the operation, its sequence number, this rank and the ranks that have not answered.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dmuon/backend/stream.h"
@@ -20,7 +22,19 @@
 
 namespace dmuon {
 
+class Backend;
+
 enum class ReduceOperation : uint8_t { sum, maximum, minimum };
+
+// How all_gather_v moves its segments between hosts; the bits are equal. automatic: all_gather. broadcasts: one
+// broadcast per segment. padded: segments staged at equal length, as a transport without uneven segments needs it.
+enum class GatherForm : uint8_t { automatic, all_gather, broadcasts, padded };
+
+// Payload bytes that other ranks received from (or read in the memory of) this rank.
+struct TrafficBytes {
+  int64_t inside = 0;   // by ranks on this rank's node
+  int64_t between = 0;  // by ranks on other nodes
+};
 
 class Communicator {
  public:
@@ -29,6 +43,13 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string host(int rank) const = 0;  // host name of a rank, for messages
+  // Number of the node (host, or virtual node) of a rank, from 0 in the order of the nodes' lowest ranks.
+  virtual int node(int rank) const = 0;
+
+  // Memory for the collectives of this group, of its own or of groups split off it: where all ranks share a node, memory
+  // that they reach in place, so that collectives on it copy less; else the backend's own. Content undefined. Collective
+  // and blocking: every rank asks for the same sizes in the same order; freed when the last handle goes.
+  virtual Tensor allocate(Backend& backend, const Shape& shape, DType dtype, MemoryCategory category, std::string_view name) = 0;
 
   virtual void barrier(Stream& stream) = 0;
   // `data` of `root` replaces everybody's.
@@ -36,9 +57,12 @@ class Communicator {
   // In place. float32, float64, int64, int32, uint8 (maximum/minimum only for integers of 8 bits).
   virtual void all_reduce(Stream& stream, const Tensor& data, ReduceOperation operation) = 0;
   // Rank r owns elements [cuts[r], cuts[r + 1]) of `buffer`; afterwards every rank holds all of them.
-  virtual void all_gather_v(Stream& stream, const Tensor& buffer, std::span<const int64_t> cuts) = 0;
+  virtual void all_gather_v(Stream& stream, const Tensor& buffer, std::span<const int64_t> cuts,
+                            GatherForm form = GatherForm::automatic) = 0;
   // `result` (cuts[rank + 1] - cuts[rank] elements) receives, or with `accumulate` is increased by, the sum over ranks
   // of their buffer's segment of this rank. `result` may be that segment of `buffer` itself (when not accumulating).
+  // Of a bfloat16 buffer the result is bfloat16 or float32: terms are added in float32 in rank order, and the sum
+  // (with what `result` held before) is rounded once, when the result is bfloat16.
   virtual void reduce_scatter_v(Stream& stream, const Tensor& buffer, std::span<const int64_t> cuts, const Tensor& result,
                                 bool accumulate) = 0;
   // send_cuts/receive_cuts have size() + 1 entries: segment r goes to / comes from rank r.
@@ -57,16 +81,26 @@ class Communicator {
   // New group of the ranks with equal color, ordered by (key, rank). Collective. `name` appears in messages and
   // separates traffic classes: split(0, rank(), "gradients") duplicates the group.
   virtual std::unique_ptr<Communicator> split(int color, int key, const std::string& name) = 0;
+  // The same ranks as a group in which `nodes` equal blocks of consecutive ranks count as nodes (virtual nodes): ranks of
+  // different blocks share no memory, here and in groups split off. Collective. ConfigError unless `nodes` divides size().
+  virtual std::unique_ptr<Communicator> divide_into_nodes(int nodes, const std::string& name) = 0;
 
   // Seconds an operation may take before it expires (0: no limit); applies to operations entered later.
   virtual void set_deadline(double seconds) = 0;
-  // Bytes this rank has sent through this group (payload), for metrics.
-  virtual int64_t bytes_sent() const = 0;
+  // What this rank has sent through this group, for metrics; bytes_sent() is both levels together.
+  virtual TrafficBytes traffic() const = 0;
+  int64_t bytes_sent() const { return traffic().inside + traffic().between; }
   // Ends the whole job with this exit code, after flushing output. Does not return.
   [[noreturn]] virtual void abort(ExitCode code) = 0;
 };
 
 // A group of one: every operation is complete at once and moves nothing.
 std::unique_ptr<Communicator> make_self_communicator();
+
+// What `like` would be over a network of no cost, for measuring how much communication is exposed: ranks, nodes, memory
+// and blocking control operations are those of `like`, which must outlive it; operations on a stream check their
+// arguments, move nothing, leave results as they are and are complete at once. While `*silent` is false (never, if null)
+// they are the real ones, so that one job can alternate; every rank switches between the same two operations.
+std::unique_ptr<Communicator> make_null_communicator(Communicator& like, std::shared_ptr<const std::atomic<bool>> silent = nullptr);
 
 }  // namespace dmuon

@@ -1,5 +1,6 @@
 #include "comm/thread/thread_group.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
@@ -184,12 +185,16 @@ std::vector<std::shared_ptr<PointToPoint>> make_thread_transports(int ranks, con
 std::vector<std::unique_ptr<Communicator>> make_thread_group(int ranks, const ThreadGroupOptions& options) {
   const auto transports = make_thread_transports(ranks, options);
   std::vector<std::string> hosts;
-  for (int rank = 0; rank < ranks; ++rank) hosts.push_back(text("thread", rank));
+  std::vector<int> nodes;
+  for (int rank = 0; rank < ranks; ++rank) {
+    hosts.push_back(text("thread", rank));
+    nodes.push_back(rank / std::max(options.ranks_per_node, 1));
+  }
   const std::shared_ptr<Allocator> staging = make_host_allocator({.poison = true});
   std::vector<std::unique_ptr<Communicator>> result;
   for (const auto& transport : transports)
     result.push_back(std::make_unique<PeerCommunicator>(std::make_shared<Group>(
-        "world", transport, hosts, GroupServices{staging, std::make_shared<Activity>()}, options.deadline_seconds)));
+        "world", transport, hosts, nodes, GroupServices{staging, std::make_shared<Activity>()}, options.deadline_seconds)));
   return result;
 }
 

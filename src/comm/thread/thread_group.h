@@ -21,6 +21,7 @@ struct ThreadGroupOptions {
   // Messages of this rank never arrive; -1: none.
   int silent_rank = -1;
   double deadline_seconds = 60;
+  int ranks_per_node = 1 << 30;  // consecutive ranks that count as one node
 };
 
 std::vector<std::shared_ptr<PointToPoint>> make_thread_transports(int ranks, const ThreadGroupOptions& options = {});
