@@ -1,5 +1,6 @@
 // Rules between fields. Every message names both.
 #include <algorithm>
+#include <set>
 
 #include "config/reader.h"
 #include "dmuon/core/text.h"
@@ -32,9 +33,42 @@ void check_rule(const std::string& path, const RuleConfiguration& r, int64_t ste
     findings.add(text(path, ".restarts: expected ascending iterations"));
   if (r.iterations > 0 && !r.restarts.empty() && r.restarts.back() >= r.iterations)
     findings.add(text(path, ".restarts: ", r.restarts.back(), " is not before the last of ", path, ".iterations = ", r.iterations));
+  if (r.tune_numerics && (r.iteration_form != "auto" || !r.restarts.empty()))
+    findings.add(text(path, ".tune_numerics = true: measures form and restarts, so leave ", path, ".iteration_form = \"auto\" (found \"",
+                      r.iteration_form, "\") and ", path, ".restarts empty"));
   if (r.epsilon_mode != "scaled" && r.normalization_safety != 1.0)
     findings.add(text(path, ".normalization_safety = ", r.normalization_safety, ": only ", path,
                       ".epsilon_mode = \"scaled\" uses it, found \"", r.epsilon_mode, "\""));
+}
+
+// The stages that units may have; complains about entries that are not pattern=stage.
+std::set<int64_t> check_stages(const DistributionConfiguration& d, Findings& findings) {
+  std::set<int64_t> stages{d.stage};
+  for (size_t i = 0; i < d.unit_stages.size(); ++i) {
+    const std::string& entry = d.unit_stages[i];
+    const size_t equals = entry.rfind('=');
+    const std::string stage = equals == std::string::npos ? "" : entry.substr(equals + 1);
+    if (equals == std::string::npos || equals == 0 || (stage != "1" && stage != "2" && stage != "3"))
+      findings.add_value(text("distribution.unit_stages.", i), entry,
+                         "expected pattern=stage with a pattern over unit names and stage 1, 2 or 3, such as \"blocks.*=3\"");
+    else
+      stages.insert(stage[0] - '0');
+  }
+  return stages;
+}
+
+void check_distribution(const DistributionConfiguration& d, Findings& findings) {
+  const std::set<int64_t> stages = check_stages(d, findings);
+  if (d.reduce == "last" && *stages.rbegin() > 1)
+    findings.add(text("distribution.reduce = \"last\": only stage 1 keeps whole gradients until the last micro-batch; found stage ",
+                      *stages.rbegin(), " (distribution.stage, distribution.unit_stages)"));
+  if (d.method == "replicated" && *stages.rbegin() > 2)
+    findings.add(
+        "distribution.method = \"replicated\": every rank holds every parameter, which stage 3 is meant to avoid; found stage 3 "
+        "(distribution.stage, distribution.unit_stages)");
+  if (d.nodes > 0 && d.replicas > 0 && d.replicas % d.nodes != 0 && d.nodes % d.replicas != 0)
+    findings.add(text("distribution.replicas = ", d.replicas, ": neither a multiple nor a divisor of distribution.nodes = ", d.nodes,
+                      ", so that a shard group would lie across nodes unevenly"));
 }
 
 bool path_safe(const std::string& name) {
@@ -63,6 +97,7 @@ void check_fields(const Configuration& c, Findings& findings) {
         text("model.vocabulary_size = 0: data.format = \"", c.data.format, "\" names no vocabulary; write its size, 50257 for GPT-2"));
   if (c.data.tokenizer == "byte" && c.data.format == "text" && c.model.vocabulary_size != 0 && c.model.vocabulary_size < 256)
     findings.add(text("model.vocabulary_size = ", c.model.vocabulary_size, ": data.tokenizer = \"byte\" has 256 tokens"));
+  check_distribution(c.distribution, findings);
   const int64_t steps = c.training.steps;
   check_rule("optimizer.matrix", c.optimizer.matrix, steps, findings);
   check_rule("optimizer.auxiliary", c.optimizer.auxiliary, steps, findings);

@@ -39,7 +39,7 @@ const std::vector<Key>& configuration_keys() {
   static const std::vector<Key> keys = [] {
     std::vector<Key> all;
     for (const auto& each : configuration_rows()) {
-      if (each.key.path == "distribution.stage") {  // the order of sections: training, optimizer, distribution
+      if (each.key.path == "distribution.method") {  // the order of sections: training, optimizer, distribution
         all.push_back(rule_key("optimizer.matrix", KeyType::rule, "Rule of hidden matrices; muon by default."));
         all.push_back(rule_key("optimizer.auxiliary", KeyType::rule,
                                "Rule of everything else (embeddings, head, tied pair, vectors); adamw by default."));

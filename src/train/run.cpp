@@ -56,7 +56,26 @@ std::vector<PlanTensor> plan_tensors(const Inventory& inventory, const RuleTable
   return tensors;
 }
 
+namespace {
+
+// What the sharded model cannot do yet.
+void require_supported(const DistributionConfiguration& distribution) {
+  const auto refuse = [](bool refused, const char* key, const auto& value) {
+    if (refused) throw ConfigError(text("distribution.", key, " = ", value, " is not supported by this build yet"));
+  };
+  refuse(distribution.method != "owner", "method", distribution.method);
+  refuse(distribution.stage != 2, "stage", distribution.stage);
+  refuse(!distribution.unit_stages.empty(), "unit_stages", join(distribution.unit_stages, ", "));
+  refuse(distribution.nodes > 1, "nodes", distribution.nodes);
+  refuse(distribution.replicas > 1, "replicas", distribution.replicas);
+  refuse(distribution.compute_dtype != "float32", "compute_dtype", distribution.compute_dtype);
+  refuse(distribution.gradient_dtype != "float32", "gradient_dtype", distribution.gradient_dtype);
+}
+
+}  // namespace
+
 Plan make_run_plan(const Configuration& configuration, const Inventory& inventory, const RuleTable& table, int ranks) {
+  require_supported(configuration.distribution);
   PlanOptions options;
   options.slots = ranks;
   options.strategy = plan_strategy_from_name(configuration.distribution.planner);

@@ -88,7 +88,7 @@ TEST_CASE("the resolved form has every key that applies, in the order of the tab
   std::vector<std::string> sections;
   for (const auto& [name, value] : json.as_object()) sections.push_back(name);
   CHECK(sections == std::vector<std::string>{"name", "output", "seed", "device", "threads", "model", "data", "training", "optimizer",
-                                             "distribution", "communication", "evaluation", "sample", "checkpoint", "logging"});
+                                             "distribution", "communication", "tuning", "evaluation", "sample", "checkpoint", "logging"});
   CHECK(json.at("optimizer").at("matrix").find("coefficients"));
   CHECK_FALSE(json.at("optimizer").at("matrix").find("beta1"));
   CHECK_FALSE(json.at("optimizer").at("auxiliary").find("preset"));

@@ -1,6 +1,7 @@
 // Every bad input gets ConfigError, and the message names path, value, what is allowed and the nearest key.
 #include "dmuon/config/configuration.h"
 #include "dmuon/core/error.h"
+#include "dmuon/core/text.h"
 #include "support/catch.h"
 
 using namespace dmuon;
@@ -60,7 +61,7 @@ TEST_CASE("values out of range or out of the list name what is allowed") {
   CHECK_THAT(error_of(R"({"model": {"dropout": -0.5}})"), Contains("model.dropout = -0.5: expected a number of at least 0 and below 1"));
   CHECK_THAT(error_of(R"({"sample": {"top_p": 0}})"), Contains("sample.top_p = 0: expected a number above 0 and at most 1"));
   CHECK_THAT(error_of(R"({"communication": {"step_timeout_seconds": 0}})"), Contains("expected a number above 0"));
-  CHECK_THAT(error_of(R"({"distribution": {"stage": 3}})"), Contains("distribution.stage = 3: expected an integer equal to 2"));
+  CHECK_THAT(error_of(R"({"distribution": {"stage": 4}})"), Contains("distribution.stage = 4: expected an integer from 1 to 3"));
   CHECK_THAT(error_of(R"({"seed": 18446744073709551615})"), Contains("seed = 18446744073709551615"));
   CHECK_THAT(error_of(R"({"device": "gpu"})"), Contains("device = \"gpu\": expected one of auto, cpu, cuda, reference"));
   CHECK_THAT(error_of(R"({"optimizer": {"matrix": {"preset": "kellar"}}})"), Contains("did you mean \"keller\"?"));
@@ -97,8 +98,38 @@ TEST_CASE("rules between fields name both") {
              Contains("restarts") && Contains("iterations = 5"));
   CHECK_THAT(error_of(R"({"optimizer": {"matrix": {"restarts": [3, 2]}}})"), Contains("ascending"));
   CHECK_THAT(error_of(R"({"optimizer": {"matrix": {"iteration_form": "direct", "restarts": [2]}}})"), Contains("iteration_form"));
+  CHECK_THAT(error_of(R"({"optimizer": {"matrix": {"tune_numerics": true, "iteration_form": "gram"}}})"),
+             Contains("tune_numerics") && Contains("iteration_form"));
   CHECK_THAT(error_of(R"({"optimizer": {"matrix": {"normalization_safety": 1.5}}})"), Contains("epsilon_mode"));
   for (const char* name : {"", "..", "a/b", "a b"}) CHECK_THAT(error_of(R"({"name": ")" + std::string(name) + "\"}"), Contains("name = "));
+}
+
+TEST_CASE("distribution: every key refuses what it cannot mean") {
+  const auto with = [](const std::string& json) { return error_of(R"({"distribution": )" + json + "}"); };
+  CHECK_THAT(with(R"({"method": "owners"})"), Contains("distribution.method = \"owners\"") && Contains("did you mean \"owner\"?"));
+  CHECK_THAT(with(R"({"planner": "cbc"})"), Contains("distribution.planner = \"cbc\"") && Contains("milp"));
+  CHECK_THAT(with(R"({"cost_model": "guess"})"), Contains("distribution.cost_model") && Contains("measured"));
+  CHECK_THAT(with(R"({"reduce": "first"})"), Contains("distribution.reduce") && Contains("auto, last, every"));
+  CHECK_THAT(with(R"({"publish_form": "ring"})"), Contains("distribution.publish_form") && Contains("broadcasts"));
+  CHECK_THAT(with(R"({"compute_dtype": "float16"})"), Contains("distribution.compute_dtype") && Contains("bfloat16"));
+  CHECK_THAT(with(R"({"gradient_dtype": "half"})"), Contains("distribution.gradient_dtype") && Contains("bfloat16"));
+  CHECK_THAT(with(R"({"nodes": -1})"), Contains("distribution.nodes = -1"));
+  CHECK_THAT(with(R"({"replicas": 1.5})"), Contains("distribution.replicas = 1.5"));
+  CHECK_THAT(with(R"({"memory_limit_bytes": -5})"), Contains("distribution.memory_limit_bytes = -5"));
+  CHECK_THAT(with(R"({"planner_time_limit_seconds": 0})"), Contains("distribution.planner_time_limit_seconds = 0"));
+  CHECK_THAT(with(R"({"window_units": 0})"), Contains("distribution.window_units = 0"));
+  CHECK_THAT(with(R"({"look_ahead": 0})"), Contains("distribution.look_ahead = 0"));
+  CHECK_THAT(with(R"({"overlap": 1})"), Contains("distribution.overlap = 1"));
+  for (const char* entry : {"blocks.*", "=3", "blocks.*=4", "blocks.*="})
+    CHECK_THAT(with(text(R"({"unit_stages": ["embedding=1", ")", entry, "\"]}")),
+               Contains("distribution.unit_stages.1") && Contains(entry) && Contains("pattern=stage"));
+  CHECK_THAT(with(R"({"reduce": "last"})"), Contains("distribution.reduce = \"last\"") && Contains("found stage 2"));
+  CHECK_THAT(with(R"({"reduce": "last", "stage": 1, "unit_stages": ["blocks.*=3"]})"), Contains("found stage 3"));
+  CHECK(with(R"({"reduce": "last", "stage": 1})") == "no error");
+  CHECK_THAT(with(R"({"method": "replicated", "stage": 3})"), Contains("distribution.method = \"replicated\""));
+  CHECK_THAT(with(R"({"nodes": 2, "replicas": 3})"), Contains("distribution.replicas = 3") && Contains("distribution.nodes = 2"));
+  CHECK_THAT(error_of(R"({"tuning": {"enabled": "yes"}})"), Contains("tuning.enabled"));
+  CHECK_THAT(error_of(R"({"tuning": {"cache_directory": 3}})"), Contains("tuning.cache_directory"));
 }
 
 TEST_CASE("all errors of file and overrides are listed at once") {

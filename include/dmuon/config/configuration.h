@@ -92,6 +92,7 @@ struct RuleConfiguration {
   double normalization_safety = 1.0;  // of epsilon_mode scaled
   std::string scale = "original";
   double scale_factor = 1.0;
+  bool tune_numerics = false;
   bool operator==(const RuleConfiguration&) const = default;
 };
 
@@ -103,9 +104,20 @@ struct OptimizerConfiguration {
 };
 
 struct DistributionConfiguration {
+  std::string method = "owner";
   int64_t stage = 2;
-  int64_t replicas = 1;
+  std::vector<std::string> unit_stages;  // "pattern=stage" over unit names, the first that matches holds
+  int64_t nodes = 0;                     // 0: the machine's
+  int64_t replicas = 0;                  // 0: as many as nodes
   std::string planner = "greedy";
+  double planner_time_limit_seconds = 10.0;
+  int64_t memory_limit_bytes = 0;  // of a rank; 0: none
+  std::string cost_model = "flops";
+  int64_t window_units = 4;
+  int64_t look_ahead = 2;
+  bool overlap = true;
+  std::string reduce = "auto";
+  std::string publish_form = "auto";
   std::string compute_dtype = "float32";
   std::string gradient_dtype = "float32";
   int64_t cut_elements = 16384;
@@ -117,6 +129,12 @@ struct CommunicationConfiguration {
   double step_timeout_seconds = 120.0;
   double checkpoint_timeout_seconds = 1800.0;
   bool operator==(const CommunicationConfiguration&) const = default;
+};
+
+struct TuningConfiguration {
+  bool enabled = false;
+  std::string cache_directory;  // empty: the user's
+  bool operator==(const TuningConfiguration&) const = default;
 };
 
 struct EvaluationConfiguration {
@@ -165,6 +183,7 @@ struct Configuration {
   OptimizerConfiguration optimizer;
   DistributionConfiguration distribution;
   CommunicationConfiguration communication;
+  TuningConfiguration tuning;
   EvaluationConfiguration evaluation;
   SampleConfiguration sample;
   CheckpointConfiguration checkpoint;
