@@ -135,8 +135,8 @@ OutputBits compare_all_kernels(Backend& tested, Backend& reference) {
 }
 
 OutputBits thread_count_invariant(const OutputBits& bits) {
-  static const std::vector<std::string> kernels = {"batched_product", "adamw",       "sgd", "muon_momentum",
-                                                   "muon_apply",      "square_sums", "sum", "count_non_finite"};
+  static const std::vector<std::string> kernels = {"batched_product",  "adamw",  "sgd", "muon_momentum", "muon_apply", "square_sums", "sum",
+                                                   "count_non_finite", "convert"};
   OutputBits invariant;
   for (const auto& [name, hash] : bits)
     for (const std::string& kernel : kernels)

@@ -219,7 +219,8 @@ class EmbeddingLossKernels {
 
 // --------------------------------------------------------------------------------------- optimizer passes, reductions
 // Thread-count invariant. `hyper` tensors are float64 on the device, so that a captured graph stays valid while their
-// values change; the enums name their entries.
+// values change; the enums name their entries. `published`, where a pass has it, receives the updated parameter in the
+// same pass: float32, or bfloat16 rounded to nearest even (NaN stays NaN), of the parameter's shape.
 
 // AdamW (Loshchilov & Hutter, 2019) with g = gradient_scale * gradient:
 //   m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2,
@@ -228,6 +229,7 @@ struct AdamWPass {
   enum Hyper { learning_rate, beta1, beta2, epsilon, weight_decay, correction1, correction2, gradient_scale, count };
   Tensor parameter, gradient, first_moment, second_moment;  // [n]
   Tensor hyper;
+  Tensor published = {};  // optional
 };
 // m = momentum * m + (1 - dampening) * g (first step: m = g), u = nesterov ? g + momentum * m : m,
 // p = p - learning_rate * (u + weight_decay * p); g = gradient_scale * gradient. decoupled as in AdamW.
@@ -235,6 +237,7 @@ struct SgdPass {
   enum Hyper { learning_rate, momentum, dampening, weight_decay, gradient_scale, first_step, nesterov, count };
   Tensor parameter, gradient, momentum_buffer;  // [n]
   Tensor hyper;
+  Tensor published = {};  // optional
 };
 // Momentum half of Muon with g = gradient_scale * gradient:
 //   sum form:  m = momentum * m + g;                     u = nesterov ? g + momentum * m : m
@@ -254,6 +257,11 @@ struct MuonApply {
   enum Hyper { learning_rate, weight_decay, scale, count };
   Tensor parameter, update;
   Tensor hyper;
+  Tensor published = {};  // optional
+};
+// out = in, rounded once to nearest even; NaN stays NaN, overflow becomes infinite. Any two floating dtypes, equal sizes.
+struct Convert {
+  Tensor in, out;
 };
 // out[c] = sum of squares of chunk c (float64), chunks of `chunk` elements counted from the tensor's start; each chunk
 // is summed in one fixed order.
@@ -278,6 +286,7 @@ class OptimizerKernels {
   virtual void sgd(Stream& stream, const SgdPass& arguments) = 0;
   virtual void muon_momentum(Stream& stream, const MuonMomentum& arguments) = 0;
   virtual void muon_apply(Stream& stream, const MuonApply& arguments) = 0;
+  virtual void convert(Stream& stream, const Convert& arguments) = 0;
   virtual void square_sums(Stream& stream, const SquareSums& arguments) = 0;
   virtual void sum(Stream& stream, const Sum& arguments) = 0;
   virtual void count_non_finite(Stream& stream, const CountNonFinite& arguments) = 0;

@@ -65,6 +65,7 @@ class Optimizer final : public OptimizerKernels, Family {
   void sgd(Stream& stream, const SgdPass& arguments) override;
   void muon_momentum(Stream& stream, const MuonMomentum& arguments) override;
   void muon_apply(Stream& stream, const MuonApply& arguments) override;
+  void convert(Stream& stream, const Convert& arguments) override;
   void square_sums(Stream& stream, const SquareSums& arguments) override;
   void sum(Stream& stream, const Sum& arguments) override;
   void count_non_finite(Stream& stream, const CountNonFinite& arguments) override;

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <vector>
 
+#include "backend/convert.h"
 #include "backend/cpu/cpu_backend.h"
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
@@ -30,12 +31,20 @@ void for_elements(const Tensor& tensor, int64_t begin, int64_t end, const Body& 
   }
 }
 
+uint16_t* bits_of(const Tensor& tensor) { return reinterpret_cast<uint16_t*>(tensor.data<bfloat16>()); }
+
+simd::Published published_of(const Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  if (tensor.dtype() == DType::bfloat16) return {nullptr, bits_of(tensor)};
+  return {tensor.data<float>(), nullptr};
+}
+
 }  // namespace
 
 void Optimizer::adamw(Stream& stream, const AdamWPass& a) {
   const Team team = backend_.team(stream);
   const simd::Table& simd = backend_.simd();
-  backend_.launch(stream, "adamw", 0, {a.parameter, a.gradient, a.first_moment, a.second_moment, a.hyper}, [=, &simd] {
+  backend_.launch(stream, "adamw", 0, {a.parameter, a.gradient, a.first_moment, a.second_moment, a.published, a.hyper}, [=, &simd] {
     const double* h = a.hyper.data<double>();
     simd::AdamWTask task;
     task.parameter = a.parameter.data<float>(), task.gradient = a.gradient.data<float>();
@@ -46,6 +55,7 @@ void Optimizer::adamw(Stream& stream, const AdamWPass& a) {
     task.decay = static_cast<float>(h[AdamWPass::learning_rate] * h[AdamWPass::weight_decay]);
     task.step = static_cast<float>(h[AdamWPass::learning_rate] / h[AdamWPass::correction1]);
     task.inverse_sqrt_second = static_cast<float>(1.0 / std::sqrt(h[AdamWPass::correction2]));
+    task.published = published_of(a.published);
     team.split(a.parameter.elements(), 64, worthwhile_elements, [&](int, int64_t begin, int64_t end) { simd.adamw(task, begin, end); });
   });
 }
@@ -53,7 +63,7 @@ void Optimizer::adamw(Stream& stream, const AdamWPass& a) {
 void Optimizer::sgd(Stream& stream, const SgdPass& s) {
   const Team team = backend_.team(stream);
   const simd::Table& simd = backend_.simd();
-  backend_.launch(stream, "sgd", 0, {s.parameter, s.gradient, s.momentum_buffer, s.hyper}, [=, &simd] {
+  backend_.launch(stream, "sgd", 0, {s.parameter, s.gradient, s.momentum_buffer, s.published, s.hyper}, [=, &simd] {
     const double* h = s.hyper.data<double>();
     simd::SgdTask task;
     task.parameter = s.parameter.data<float>(), task.gradient = s.gradient.data<float>(),
@@ -62,6 +72,7 @@ void Optimizer::sgd(Stream& stream, const SgdPass& s) {
     task.one_minus_dampening = static_cast<float>(1.0 - h[SgdPass::dampening]);
     task.weight_decay = static_cast<float>(h[SgdPass::weight_decay]), task.gradient_scale = static_cast<float>(h[SgdPass::gradient_scale]);
     task.first_step = h[SgdPass::first_step] != 0.0, task.nesterov = h[SgdPass::nesterov] != 0.0;
+    task.published = published_of(s.published);
     team.split(s.parameter.elements(), 64, worthwhile_elements, [&](int, int64_t begin, int64_t end) { simd.sgd(task, begin, end); });
   });
 }
@@ -87,14 +98,29 @@ void Optimizer::muon_momentum(Stream& stream, const MuonMomentum& m) {
 void Optimizer::muon_apply(Stream& stream, const MuonApply& m) {
   const Team team = backend_.team(stream);
   const simd::Table& simd = backend_.simd();
-  backend_.launch(stream, "muon_apply", 0, {m.parameter, m.update, m.hyper}, [=, &simd] {
+  backend_.launch(stream, "muon_apply", 0, {m.parameter, m.update, m.published, m.hyper}, [=, &simd] {
     const double* h = m.hyper.data<double>();
     simd::MuonApplyTask task;
     task.parameter = m.parameter.data<float>(), task.update = m.update.data<float>();
     task.keep = static_cast<float>(1.0 - h[MuonApply::learning_rate] * h[MuonApply::weight_decay]);
     task.step = static_cast<float>(h[MuonApply::learning_rate] * h[MuonApply::scale]);
+    task.published = published_of(m.published);
     team.split(m.parameter.elements(), 64, worthwhile_elements,
                [&](int, int64_t begin, int64_t end) { simd.muon_apply(task, begin, end); });
+  });
+}
+
+void Optimizer::convert(Stream& stream, const Convert& c) {
+  const Team team = backend_.team(stream);
+  const simd::Table& simd = backend_.simd();
+  backend_.launch(stream, "convert", 0, {c.in, c.out}, [=, &simd] {
+    const DType from = c.in.dtype(), to = c.out.dtype();
+    team.split(c.in.elements(), 64, worthwhile_elements, [&](int, int64_t begin, int64_t end) {
+      if (from == DType::float32 && to == DType::bfloat16) return simd.narrow_to_bfloat16(c.in.data<float>(), bits_of(c.out), begin, end);
+      if (from == DType::bfloat16 && to == DType::float32) return simd.widen_bfloat16(bits_of(c.in), c.out.data<float>(), begin, end);
+      convert_elements(static_cast<const char*>(c.in.raw()) + begin * size_of(from), from,
+                       static_cast<char*>(c.out.raw()) + begin * size_of(to), to, end - begin);
+    });
   });
 }
 

@@ -1,13 +1,22 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/convert.h"
 #include "backend/reference/elements.h"
 #include "backend/reference/reference_backend.h"
 
 namespace dmuon::reference {
+namespace {
+
+// The updated parameter in the dtype of `published`, where that is wanted.
+void publish(const Tensor& parameter, const Tensor& published) {
+  if (published.defined()) convert_elements(parameter.raw(), parameter.dtype(), published.raw(), published.dtype(), parameter.elements());
+}
+
+}  // namespace
 
 void Optimizer::adamw(Stream& stream, const AdamWPass& a) {
-  host_.launch(stream, "adamw", 0, {a.parameter, a.gradient, a.first_moment, a.second_moment, a.hyper}, [a] {
+  host_.launch(stream, "adamw", 0, {a.parameter, a.gradient, a.first_moment, a.second_moment, a.published, a.hyper}, [a] {
     with_type(a.parameter, [&](auto zero) {
       using T = decltype(zero);
       using Hyper = AdamWPass::Hyper;
@@ -27,11 +36,12 @@ void Optimizer::adamw(Stream& stream, const AdamWPass& a) {
         parameter[i] = static_cast<T>(parameter[i] - rate * hyper[Hyper::weight_decay] * parameter[i] - rate * step);
       }
     });
+    publish(a.parameter, a.published);
   });
 }
 
 void Optimizer::sgd(Stream& stream, const SgdPass& a) {
-  host_.launch(stream, "sgd", 0, {a.parameter, a.gradient, a.momentum_buffer, a.hyper}, [a] {
+  host_.launch(stream, "sgd", 0, {a.parameter, a.gradient, a.momentum_buffer, a.published, a.hyper}, [a] {
     with_type(a.parameter, [&](auto zero) {
       using T = decltype(zero);
       using Hyper = SgdPass::Hyper;
@@ -49,6 +59,7 @@ void Optimizer::sgd(Stream& stream, const SgdPass& a) {
         parameter[i] = static_cast<T>(parameter[i] - hyper[Hyper::learning_rate] * (u + hyper[Hyper::weight_decay] * parameter[i]));
       }
     });
+    publish(a.parameter, a.published);
   });
 }
 
@@ -77,7 +88,7 @@ void Optimizer::muon_momentum(Stream& stream, const MuonMomentum& a) {
 }
 
 void Optimizer::muon_apply(Stream& stream, const MuonApply& a) {
-  host_.launch(stream, "muon_apply", 0, {a.parameter, a.update, a.hyper}, [a] {
+  host_.launch(stream, "muon_apply", 0, {a.parameter, a.update, a.published, a.hyper}, [a] {
     with_type(a.parameter, [&](auto zero) {
       using T = decltype(zero);
       const double* hyper = a.hyper.data<double>();
@@ -88,7 +99,13 @@ void Optimizer::muon_apply(Stream& stream, const MuonApply& a) {
         parameter[i] =
             static_cast<T>(parameter[i] * (1.0 - rate * hyper[MuonApply::weight_decay]) - rate * hyper[MuonApply::scale] * update[i]);
     });
+    publish(a.parameter, a.published);
   });
+}
+
+void Optimizer::convert(Stream& stream, const Convert& c) {
+  host_.launch(stream, "convert", 0, {c.in, c.out},
+               [c] { convert_elements(c.in.raw(), c.in.dtype(), c.out.raw(), c.out.dtype(), c.in.elements()); });
 }
 
 void Optimizer::square_sums(Stream& stream, const SquareSums& s) {

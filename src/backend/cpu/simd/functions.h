@@ -28,6 +28,9 @@ void apply_dropout(const Dropout& dropout, const float* in, float* out, int64_t 
 void adamw(const AdamWTask& task, int64_t begin, int64_t end);
 void sgd(const SgdTask& task, int64_t begin, int64_t end);
 void muon_apply(const MuonApplyTask& task, int64_t begin, int64_t end);
+// bfloat16 as its bits, rounded to nearest even; NaN stays NaN.
+void narrow_to_bfloat16(const float* in, uint16_t* out, int64_t begin, int64_t end);
+void widen_bfloat16(const uint16_t* in, float* out, int64_t begin, int64_t end);
 int64_t count_non_finite(const float* in, int64_t begin, int64_t end);
 void muon_momentum(const MuonMomentumTask& task, int64_t begin, int64_t end);
 void square_sums(const float* in, int64_t elements, int64_t chunk, double* out, int64_t begin, int64_t end);

@@ -36,9 +36,25 @@ double sum_of_squares(const float* in, int64_t count) {
 
 int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-}  // namespace
+// Calls pass(first, last) block by block and copies each block of the parameter while it is in the L1 cache.
+template <class Pass>
+inline void publishing(const float* parameter, const Published& published, int64_t begin, int64_t end, const Pass& pass) {
+  constexpr int64_t block = 1024;
+  if (!published.float32 && !published.bfloat16) return pass(begin, end);
+  for (int64_t first = begin; first < end; first += block) {
+    const int64_t last = smaller(first + block, end);
+    pass(first, last);
+    if (published.bfloat16) {
+      narrow_to_bfloat16(parameter, published.bfloat16, first, last);
+    } else {
+      float* __restrict out = published.float32;
+#pragma omp simd
+      for (int64_t i = first; i < last; ++i) out[i] = parameter[i];
+    }
+  }
+}
 
-void adamw(const AdamWTask& task, int64_t begin, int64_t end) {
+void adamw_block(const AdamWTask& task, int64_t begin, int64_t end) {
   float* __restrict p = task.parameter, * __restrict m = task.first_moment, * __restrict v = task.second_moment;
   const float* __restrict gradient = task.gradient;
   const AdamWTask t = task;
@@ -54,7 +70,7 @@ void adamw(const AdamWTask& task, int64_t begin, int64_t end) {
   }
 }
 
-void sgd(const SgdTask& task, int64_t begin, int64_t end) {
+void sgd_block(const SgdTask& task, int64_t begin, int64_t end) {
   float* __restrict p = task.parameter, * __restrict m = task.momentum_buffer;
   const float* __restrict gradient = task.gradient;
   const SgdTask t = task;
@@ -78,6 +94,16 @@ void sgd(const SgdTask& task, int64_t begin, int64_t end) {
   }
 }
 
+}  // namespace
+
+void adamw(const AdamWTask& task, int64_t begin, int64_t end) {
+  publishing(task.parameter, task.published, begin, end, [&](int64_t first, int64_t last) { adamw_block(task, first, last); });
+}
+
+void sgd(const SgdTask& task, int64_t begin, int64_t end) {
+  publishing(task.parameter, task.published, begin, end, [&](int64_t first, int64_t last) { sgd_block(task, first, last); });
+}
+
 void muon_momentum(const MuonMomentumTask& task, int64_t chunk_begin, int64_t chunk_end) {
   const MuonMomentumTask t = task;
   for (int64_t chunk = chunk_begin; chunk < chunk_end; ++chunk) {
@@ -99,8 +125,10 @@ void muon_apply(const MuonApplyTask& task, int64_t begin, int64_t end) {
   float* __restrict p = task.parameter;
   const float* __restrict update = task.update;
   const float keep = task.keep, step = task.step;
+  publishing(p, task.published, begin, end, [=](int64_t first, int64_t last) {
 #pragma omp simd
-  for (int64_t i = begin; i < end; ++i) p[i] = p[i] * keep - step * update[i];
+    for (int64_t i = first; i < last; ++i) p[i] = p[i] * keep - step * update[i];
+  });
 }
 
 void square_sums(const float* in, int64_t elements, int64_t chunk, double* out, int64_t chunk_begin, int64_t chunk_end) {
@@ -132,6 +160,28 @@ int64_t count_non_finite(const float* in, int64_t begin, int64_t end) {
     count += in_block;
   }
   return count;
+}
+
+void narrow_to_bfloat16(const float* in, uint16_t* out, int64_t begin, int64_t end) {
+  const float* __restrict from = in;
+  uint16_t* __restrict to = out;
+#pragma omp simd
+  for (int64_t i = begin; i < end; ++i) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, from + i, sizeof bits);
+    const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16, quiet = (bits >> 16) | 0x0040u;
+    to[i] = static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+  }
+}
+
+void widen_bfloat16(const uint16_t* in, float* out, int64_t begin, int64_t end) {
+  const uint16_t* __restrict from = in;
+  float* __restrict to = out;
+#pragma omp simd
+  for (int64_t i = begin; i < end; ++i) {
+    const uint32_t bits = static_cast<uint32_t>(from[i]) << 16;
+    __builtin_memcpy(to + i, &bits, sizeof bits);
+  }
 }
 
 }  // namespace dmuon::DMUON_SIMD

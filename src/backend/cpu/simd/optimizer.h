@@ -7,6 +7,12 @@
 
 namespace dmuon::simd {
 
+// Where the updated parameter goes a second time; at most one is set.
+struct Published {
+  float* float32 = nullptr;
+  uint16_t* bfloat16 = nullptr;
+};
+
 struct AdamWTask {
   float *parameter = nullptr, *first_moment = nullptr, *second_moment = nullptr;
   const float* gradient = nullptr;
@@ -14,12 +20,14 @@ struct AdamWTask {
   float decay;                // learning_rate * weight_decay
   float step;                 // learning_rate / correction1
   float inverse_sqrt_second;  // 1 / sqrt(correction2)
+  Published published;
 };
 struct SgdTask {
   float *parameter = nullptr, *momentum_buffer = nullptr;
   const float* gradient = nullptr;
   float learning_rate, momentum, one_minus_dampening, weight_decay, gradient_scale;
   bool first_step = false, nesterov = false;
+  Published published;
 };
 struct MuonMomentumTask {
   const float* gradient = nullptr;
@@ -33,6 +41,7 @@ struct MuonApplyTask {
   float* parameter = nullptr;
   const float* update = nullptr;
   float keep, step;  // 1 - learning_rate * weight_decay, learning_rate * scale
+  Published published;
 };
 
 }  // namespace dmuon::simd
