@@ -1,7 +1,7 @@
 #include "plan/layout.h"
 
 #include <algorithm>
-#include <limits>
+#include <numeric>
 
 #include "dmuon/core/checked.h"
 
@@ -10,93 +10,146 @@ namespace {
 
 int64_t padded(const PlanTensor& tensor) { return round_up(tensor.shape.elements(), tensor_alignment); }
 
-// The level to which slots fill up when `amount` is poured on top of `loads`.
-int64_t water_level(std::vector<int64_t> loads, int64_t amount) {
-  std::sort(loads.begin(), loads.end());
-  for (size_t k = 1; k <= loads.size(); ++k) {
-    int64_t below = 0;
-    for (size_t i = 0; i < k; ++i) below += loads[i];
-    const int64_t level = divide_up(below + amount, static_cast<int64_t>(k));
-    if (k == loads.size() || level <= loads[k]) return level;
+// The amount that every slot takes when `amount` is poured on top of `levels`: the lowest fill up first.
+std::vector<int64_t> pour(const std::vector<int64_t>& levels, int64_t amount) {
+  std::vector<int64_t> sorted = levels;
+  std::sort(sorted.begin(), sorted.end());
+  int64_t level = 0, below = 0;
+  for (size_t k = 1; k <= sorted.size(); ++k) {
+    below += sorted[k - 1];
+    level = divide_up(below + amount, static_cast<int64_t>(k));
+    if (k == sorted.size() || level <= sorted[k]) break;
   }
-  return 0;
+  std::vector<int64_t> taken;
+  for (int64_t height : levels) taken.push_back(std::max<int64_t>(level - height, 0));
+  return taken;
 }
+
+// The tensors of one unit, by how they are placed.
+struct UnitTensors {
+  std::vector<std::vector<int>> whole;  // in one piece, by slot
+  std::vector<int> large;               // may be cut
+  int64_t large_elements = 0, large_bytes = 0;
+};
+
+// Large tensors flow through the slots in order. A tensor that continues from the slot before comes first, then the
+// slot's whole tensors, then new large tensors up to the slot's capacity; so every tensor stays contiguous. Where whole
+// tensors stand in the way of a tensor that would have to pass through, the tensor ends here.
+class Pouring {
+ public:
+  Pouring(const std::vector<PlanTensor>& tensors, const UnitTensors& unit, int64_t cut_elements)
+      : tensors_(tensors), unit_(unit), cut_elements_(cut_elements) {}
+
+  // capacities[slot]: elements of large tensors that it is to take.
+  UnitLayout run(const std::vector<int64_t>& capacities) {
+    layout_.cuts.push_back(0);
+    const size_t slots = capacities.size();
+    int64_t capacity = 0;  // what one slot takes too much or too little, the next ones make up for
+    for (size_t slot = 0; slot < slots; ++slot) {
+      capacity += capacities[slot];
+      const bool last = slot + 1 == slots;
+      if (taken_ > 0) capacity -= take(capacity, last || !unit_.whole[slot].empty());
+      for (int tensor : unit_.whole[slot]) {
+        layout_.entries.push_back({tensor, position_, tensors_[static_cast<size_t>(tensor)].shape.elements()});
+        position_ += padded(tensors_[static_cast<size_t>(tensor)]);
+      }
+      while (next_ < unit_.large.size() && taken_ == 0 && (last || capacity > 0)) {
+        const int64_t count = take(capacity, last);
+        if (count == 0) break;
+        capacity -= count;
+      }
+      layout_.cuts.push_back(position_);
+    }
+    layout_.elements = position_;
+    return std::move(layout_);
+  }
+
+ private:
+  // Of the next large tensor: up to the nearest cut to `capacity`, or what is left of it. Returns the elements taken.
+  int64_t take(int64_t capacity, bool all) {
+    const int tensor = unit_.large[next_];
+    const int64_t elements = tensors_[static_cast<size_t>(tensor)].shape.elements();
+    const int64_t left = elements - taken_;
+    const int64_t nearest = (std::max<int64_t>(capacity, 0) + cut_elements_ / 2) / cut_elements_ * cut_elements_;
+    const int64_t count = all ? left : std::min(left, nearest);
+    if (count == 0) return 0;
+    if (taken_ == 0) layout_.entries.push_back({tensor, position_, elements});
+    taken_ += count;
+    if (taken_ < elements) {
+      position_ += count;
+    } else {
+      position_ += round_up(count, tensor_alignment);
+      taken_ = 0;
+      ++next_;
+    }
+    return count;
+  }
+
+  const std::vector<PlanTensor>& tensors_;
+  const UnitTensors& unit_;
+  int64_t cut_elements_;
+  UnitLayout layout_;
+  size_t next_ = 0;       // of unit_.large
+  int64_t taken_ = 0;     // elements of it already placed
+  int64_t position_ = 0;  // in the buffer
+};
 
 }  // namespace
 
-UnitLayout make_unit_layout(const std::vector<PlanTensor>& tensors, int unit, const PlanOptions& options, const std::vector<int>& owners) {
+std::vector<UnitLayout> make_layouts(const std::vector<PlanTensor>& tensors, int units, const PlanOptions& options,
+                                     const std::vector<int>& owners) {
   const auto slots = static_cast<size_t>(options.slots);
-  std::vector<std::vector<int>> whole(slots);  // tensors that stay in one piece, by slot
-  std::vector<int64_t> loads(slots, 0);
-  std::vector<int> small, large;
+  std::vector<UnitTensors> of_unit(static_cast<size_t>(units));
+  std::vector<int64_t> bytes(slots, 0);  // held by every slot, of what is placed so far
+  const auto bytes_of = [&](int tensor) {
+    return padded(tensors[static_cast<size_t>(tensor)]) * held_bytes_per_element(tensors[static_cast<size_t>(tensor)]);
+  };
+  for (UnitTensors& unit : of_unit) unit.whole.resize(slots);
+  const auto place_whole = [&](int tensor, size_t slot) {
+    of_unit[static_cast<size_t>(tensors[static_cast<size_t>(tensor)].unit)].whole[slot].push_back(tensor);
+    bytes[slot] += bytes_of(tensor);
+  };
+  const bool on_one = options.strategy == PlanStrategy::rank0;
+  std::vector<int> small;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].unit != unit) continue;
-    if (tensors[i].whole) {
-      whole[static_cast<size_t>(owners[i])].push_back(static_cast<int>(i));
-      loads[static_cast<size_t>(owners[i])] += padded(tensors[i]);
-    } else if (tensors[i].shape.elements() > options.cut_elements && options.strategy != PlanStrategy::rank0) {
-      large.push_back(static_cast<int>(i));
+    const int tensor = static_cast<int>(i);
+    UnitTensors& unit = of_unit[static_cast<size_t>(tensors[i].unit)];
+    if (tensors[i].whole || on_one) {
+      place_whole(tensor, tensors[i].whole ? static_cast<size_t>(owners[i]) : 0);
+    } else if (tensors[i].shape.elements() > options.cut_elements) {
+      unit.large.push_back(tensor);
+      unit.large_elements += padded(tensors[i]);
+      unit.large_bytes += bytes_of(tensor);
     } else {
-      small.push_back(static_cast<int>(i));
+      small.push_back(tensor);
     }
-  }
-  int64_t large_elements = 0;
-  for (int i : large) large_elements += padded(tensors[static_cast<size_t>(i)]);
-  for (int i : small) {
-    const size_t slot =
-        options.strategy == PlanStrategy::rank0 ? 0 : static_cast<size_t>(std::min_element(loads.begin(), loads.end()) - loads.begin());
-    whole[slot].push_back(i);
-    loads[slot] += padded(tensors[static_cast<size_t>(i)]);
   }
 
-  // The large ones flow through the slots in order. A tensor that continues from the slot before comes first, then the
-  // slot's whole tensors, then new large tensors up to the level; so every tensor stays contiguous. Where whole tensors
-  // stand in the way of a tensor that would have to pass through, the tensor ends here.
-  const int64_t level = water_level(loads, large_elements);
-  UnitLayout layout;
-  layout.cuts.push_back(0);
-  size_t next = 0;
-  int64_t taken = 0;  // elements of large[next] already placed
-  int64_t position = 0;
-  const auto place_large = [&](int64_t capacity, bool must_end) {
-    const PlanTensor& tensor = tensors[static_cast<size_t>(large[next])];
-    const int64_t elements = tensor.shape.elements();
-    const int64_t left = elements - taken;
-    int64_t count = std::min(left, round_up(std::max<int64_t>(capacity, 0), options.cut_elements));
-    if (must_end || left - count < 1) count = left;
-    if (count == 0) return false;
-    if (taken == 0) layout.entries.push_back({large[next], position, elements});
-    taken += count;
-    if (taken < elements) {
-      position += count;
-      return false;
+  // Small tensors before the large ones, which then fill what they leave; the largest unit last: it levels most.
+  for (int tensor : small) place_whole(tensor, static_cast<size_t>(std::min_element(bytes.begin(), bytes.end()) - bytes.begin()));
+  std::vector<UnitLayout> layouts(static_cast<size_t>(units));
+  std::vector<size_t> order(layouts.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return of_unit[a].large_bytes < of_unit[b].large_bytes; });
+  for (size_t index : order) {
+    const UnitTensors& unit = of_unit[index];
+    std::vector<int64_t> capacities(slots, 0);
+    const int64_t per_element = unit.large.empty() ? 1 : divide_up(unit.large_bytes, unit.large_elements);
+    if (!unit.large.empty()) capacities = pour(bytes, unit.large_bytes);
+    for (int64_t& capacity : capacities) capacity /= per_element;
+    layouts[index] = Pouring(tensors, unit, options.cut_elements).run(capacities);
+    // What the slots got: cuts fall on multiples, and whole tensors stand in the way.
+    for (int tensor : unit.large) {
+      const auto entry =
+          std::find_if(layouts[index].entries.begin(), layouts[index].entries.end(), [&](const auto& e) { return e.tensor == tensor; });
+      for (size_t slot = 0; slot < slots; ++slot) {
+        const int64_t begin = std::max(entry->offset, layouts[index].cuts[slot]);
+        const int64_t end = std::min(entry->offset + entry->elements, layouts[index].cuts[slot + 1]);
+        bytes[slot] += std::max<int64_t>(end - begin, 0) * held_bytes_per_element(tensors[static_cast<size_t>(tensor)]);
+      }
     }
-    position += round_up(count, tensor_alignment);
-    taken = 0;
-    ++next;
-    return true;
-  };
-  for (size_t slot = 0; slot < slots; ++slot) {
-    int64_t capacity = std::max<int64_t>(level - loads[slot], 0);
-    const bool last = slot + 1 == slots;
-    if (taken > 0) {
-      const int64_t before = position;
-      place_large(capacity, last || !whole[slot].empty());
-      capacity -= position - before;
-    }
-    for (int i : whole[slot]) {
-      layout.entries.push_back({i, position, tensors[static_cast<size_t>(i)].shape.elements()});
-      position += padded(tensors[static_cast<size_t>(i)]);
-    }
-    while (next < large.size() && taken == 0 && (last || capacity > 0)) {
-      const int64_t before = position;
-      if (!place_large(capacity, last)) break;
-      capacity -= position - before;
-    }
-    layout.cuts.push_back(position);
   }
-  layout.elements = position;
-  return layout;
+  return layouts;
 }
 
 }  // namespace dmuon

@@ -1,38 +1,20 @@
 #include "dmuon/plan/plan.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <tuple>
 
 #include "dmuon/core/checked.h"
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
+#include "plan/greedy.h"
 #include "plan/layout.h"
+#include "plan/spread.h"
+#include "plan/work.h"
 
 namespace dmuon {
 namespace {
-
-// Longest processing time first (Graham 1969). Equal loads go to the slot with the fewest elements of the tensor's
-// unit, so that a unit's matrices spread and its publish stays balanced; then to the lowest slot.
-std::vector<int> greedy_owners(const std::vector<PlanTensor>& tensors, int units, int slots) {
-  std::vector<size_t> order;
-  for (size_t i = 0; i < tensors.size(); ++i)
-    if (tensors[i].whole) order.push_back(i);
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return tensors[a].cost > tensors[b].cost; });
-
-  std::vector<int> owners(tensors.size(), -1);
-  std::vector<double> loads(static_cast<size_t>(slots), 0.0);
-  std::vector<std::vector<int64_t>> unit_elements(static_cast<size_t>(units), std::vector<int64_t>(static_cast<size_t>(slots), 0));
-  for (size_t index : order) {
-    auto& in_unit = unit_elements[static_cast<size_t>(tensors[index].unit)];
-    size_t best = 0;
-    for (size_t s = 1; s < loads.size(); ++s)
-      if (loads[s] < loads[best] || (loads[s] == loads[best] && in_unit[s] < in_unit[best])) best = s;
-    owners[index] = static_cast<int>(best);
-    loads[best] += tensors[index].cost;
-    in_unit[best] += tensors[index].shape.elements();
-  }
-  return owners;
-}
 
 void check(const std::vector<PlanTensor>& tensors, int units, const PlanOptions& options) {
   if (options.slots < 1) throw ConfigError(text("a plan needs at least one slot, got ", options.slots));
@@ -48,27 +30,83 @@ void check(const std::vector<PlanTensor>& tensors, int units, const PlanOptions&
                            options.slots, " slots"));
   for (const PlanTensor& tensor : tensors)
     if (tensor.unit < 0 || tensor.unit >= units) throw ShapeError(text("tensor ", tensor.name, " names unit ", tensor.unit, " of ", units));
+  int64_t total = 0;
+  for (const PlanTensor& tensor : tensors) {
+    const auto padded = checked_add(tensor.shape.elements(), tensor_alignment);
+    const auto bytes = padded ? checked_multiply(*padded, held_bytes_per_element(tensor)) : std::nullopt;
+    const auto sum = bytes ? checked_add(total, *bytes) : std::nullopt;
+    if (!sum || tensor.state_bytes_per_element < 0)
+      throw ShapeError(text("tensor ", tensor.name, " ", tensor.shape.to_string(), " with ", tensor.state_bytes_per_element,
+                            " bytes of state per element: the inventory's bytes do not fit 63 bits"));
+    if (!std::isfinite(tensor.cost) || tensor.cost < 0.0) throw ConfigError(text("tensor ", tensor.name, " has cost ", tensor.cost));
+    total = *sum;
+  }
 }
 
-// One batch per rule, shape, slot and window.
-std::vector<PlanBatch> equal_shapes(const std::vector<PlanTensor>& tensors, const Plan& plan) {
+// The cheapest batches of what every slot holds of every group; a group's tensors fill them in ascending order.
+std::vector<PlanBatch> batches_of(const Work& work, const std::vector<int>& owners) {
+  const Counts counts = counts_of(work, owners);
   std::vector<PlanBatch> batches;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (!tensors[i].whole) continue;
-    const int slot = plan.owners[i], window = plan.window_of_unit[static_cast<size_t>(tensors[i].unit)];
-    const auto same = [&](const PlanBatch& batch) {
-      const PlanTensor& first = tensors[static_cast<size_t>(batch.tensors[0])];
-      return batch.slot == slot && batch.window == window && first.shape == tensors[i].shape && first.rule == tensors[i].rule;
-    };
-    auto found = std::find_if(batches.begin(), batches.end(), same);
-    if (found == batches.end()) found = batches.insert(found, {slot, window, {}, 0.0});
-    found->tensors.push_back(static_cast<int>(i));
-    found->cost += tensors[i].cost;
+  for (size_t g = 0; g < work.groups.size(); ++g) {
+    const WorkGroup& group = work.groups[g];
+    std::vector<std::vector<int>> held(static_cast<size_t>(work.slots));
+    for (int tensor : group.tensors) held[static_cast<size_t>(owners[static_cast<size_t>(tensor)])].push_back(tensor);
+    for (size_t slot = 0; slot < held.size(); ++slot) {
+      auto next = held[slot].begin();
+      for (int size : group.table.batches(counts[g][slot])) {
+        batches.push_back({static_cast<int>(slot), group.window, {next, next + size}, group.table.batch_cost(size)});
+        next += size;
+      }
+    }
   }
-  std::stable_sort(batches.begin(), batches.end(), [](const PlanBatch& a, const PlanBatch& b) {
+  std::sort(batches.begin(), batches.end(), [](const PlanBatch& a, const PlanBatch& b) {
     return std::tie(a.window, a.slot, a.tensors[0]) < std::tie(b.window, b.slot, b.tensors[0]);
   });
   return batches;
+}
+
+int64_t padded_bytes(const PlanTensor& tensor) {
+  return round_up(tensor.shape.elements(), tensor_alignment) * held_bytes_per_element(tensor);
+}
+
+// What no assignment can meet.
+void check_bound(const std::vector<PlanTensor>& tensors, const PlanOptions& options) {
+  const int64_t limit = options.memory_limit_bytes;
+  if (limit == 0) return;
+  int64_t total = 0;
+  for (const PlanTensor& tensor : tensors) {
+    const int64_t bytes = padded_bytes(tensor);
+    total += bytes;
+    if ((tensor.whole || tensor.shape.elements() <= options.cut_elements) && bytes > limit)
+      throw ConfigError(text("distribution.memory_limit_bytes is ", limit, ", but tensor ", tensor.name, " ", tensor.shape.to_string(),
+                             ", which one rank holds whole, takes ", bytes, " bytes of master, gradient and optimizer state"));
+  }
+  const int64_t share = divide_up(total, options.slots);
+  if (share > limit)
+    throw ConfigError(text("distribution.memory_limit_bytes is ", limit, ", but masters, gradients and optimizer state take ", total,
+                           " bytes: ", share, " on each of ", options.slots, " ranks; a limit above ", share, " or at least ",
+                           divide_up(total, limit), " ranks would fit"));
+}
+
+// No owners were found within the bound although none of the simple reasons holds: names what would fit.
+[[noreturn]] void refuse_bound(const Work& work, const PlanOptions& options) {
+  Work free = work;
+  free.slot_bytes = std::numeric_limits<int64_t>::max();
+  const std::vector<int64_t> bytes = bytes_of(free, *counts_by_bytes(free));
+  throw ConfigError(text("distribution.memory_limit_bytes is ", options.memory_limit_bytes,
+                         ", but the matrices, which stay whole, do not fit ", options.slots, " ranks within it; a limit of ",
+                         *std::max_element(bytes.begin(), bytes.end()), " fits"));
+}
+
+// Every slot's bytes against the bound, padding included.
+void check_memory(const Plan& plan, const std::vector<PlanTensor>& tensors, int64_t limit) {
+  if (limit == 0) return;
+  const std::vector<int64_t> bytes = plan.bytes(tensors);
+  const auto fullest = std::max_element(bytes.begin(), bytes.end());
+  if (*fullest > limit)
+    throw ConfigError(text("distribution.memory_limit_bytes is ", limit, ", but with planner ", plan.strategy, " slot ",
+                           fullest - bytes.begin(), " of ", plan.slots, " holds ", *fullest,
+                           " bytes of masters, gradients and optimizer state; a limit of ", *fullest, " fits, or use more ranks"));
 }
 
 }  // namespace
@@ -93,48 +131,67 @@ PlanStrategy plan_strategy_from_name(std::string_view name) {
   throw ConfigError(text("distribution.planner: \"", name, "\" is not one of greedy, milp, round_robin, rank0"));
 }
 
-Plan make_plan_with_owners(const std::vector<PlanTensor>& tensors, int units, const PlanOptions& options, const std::vector<int>& owners) {
-  check(tensors, units, options);
+namespace {
+
+// Everything that follows from the owners of whole tensors.
+Plan complete_plan(const std::vector<PlanTensor>& tensors, int units, const PlanOptions& options, const Work& work, std::vector<int> owners,
+                   PlanSearch search) {
   Plan plan;
   plan.slots = options.slots;
   plan.replicas = options.replicas;
   plan.shards = options.slots / options.replicas;
   plan.cut_elements = options.cut_elements;
   plan.strategy = name_of(options.strategy);
-  plan.owners = owners;
-  plan.loads.assign(static_cast<size_t>(options.slots), 0.0);
-  double sum = 0.0, largest = 0.0;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (!tensors[i].whole) continue;
-    if (owners[i] < 0 || owners[i] >= options.slots)
-      throw ConfigError(text("tensor ", tensors[i].name, " has owner ", owners[i], " of ", options.slots, " slots"));
-    plan.loads[static_cast<size_t>(owners[i])] += tensors[i].cost;
-    sum += tensors[i].cost;
-    largest = std::max(largest, tensors[i].cost);
-  }
-  plan.lower_bound = std::max(sum / options.slots, largest);
-  plan.search.method = plan.strategy;
-  plan.search.lower_bound = plan.lower_bound;
   for (int unit = 0; unit < units; ++unit) plan.window_of_unit.push_back(unit / options.window_units);
-  plan.batches = equal_shapes(tensors, plan);
-  for (int unit = 0; unit < units; ++unit) plan.units.push_back(make_unit_layout(tensors, unit, options, plan.owners));
+  plan.batches = batches_of(work, owners);
+  plan.loads = loads_of(work, counts_of(work, owners));
+  plan.search = std::move(search);
+  plan.search.lower_bound = std::max(plan.search.lower_bound, work.lower_bound());
+  plan.lower_bound = plan.search.lower_bound;
+  plan.units = make_layouts(tensors, units, options, owners);
+  plan.owners = std::move(owners);
   for (int slot = 0; slot < options.slots; ++slot)
     for (const Piece& piece : plan.pieces(slot))
       if (piece.first == 0) plan.owners[static_cast<size_t>(piece.tensor)] = slot;
+  check_memory(plan, tensors, options.memory_limit_bytes);
   return plan;
+}
+
+}  // namespace
+
+Plan make_plan_with_owners(const std::vector<PlanTensor>& tensors, int units, const PlanOptions& options, const std::vector<int>& owners) {
+  check(tensors, units, options);
+  std::vector<int> whole(owners);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i].whole)
+      whole[i] = -1;
+    else if (owners[i] < 0 || owners[i] >= options.slots)
+      throw ConfigError(text("tensor ", tensors[i].name, " has owner ", owners[i], " of ", options.slots, " slots"));
+  }
+  PlanSearch search;
+  search.method = name_of(options.strategy);
+  return complete_plan(tensors, units, options, make_work(tensors, options), std::move(whole), std::move(search));
 }
 
 Plan make_plan(const std::vector<PlanTensor>& tensors, int units, const PlanOptions& options) {
   check(tensors, units, options);
-  std::vector<int> owners(tensors.size(), 0);
-  if (options.strategy == PlanStrategy::greedy || options.strategy == PlanStrategy::milp) {
-    owners = greedy_owners(tensors, units, options.slots);
-  } else if (options.strategy == PlanStrategy::round_robin) {
+  const Work work = make_work(tensors, options);
+  check_bound(tensors, options);
+  PlanSearch search;
+  search.method = name_of(options.strategy);
+  std::vector<int> owners(tensors.size(), -1);
+  if (options.strategy == PlanStrategy::round_robin || options.strategy == PlanStrategy::rank0) {
     int next = 0;
     for (size_t i = 0; i < tensors.size(); ++i)
-      if (tensors[i].whole) owners[i] = next++ % options.slots;
+      if (tensors[i].whole) owners[i] = options.strategy == PlanStrategy::rank0 ? 0 : next++ % options.slots;
+  } else {
+    std::optional<Counts> counts = greedy_counts(work);
+    if (!counts) refuse_bound(work, options);
+    spread_windows(work, *counts);
+    search.greedy_makespan = makespan_of(work, *counts);
+    owners = spread_owners(work, *counts, tensors, units, options.replicas);
   }
-  return make_plan_with_owners(tensors, units, options, owners);
+  return complete_plan(tensors, units, options, work, std::move(owners), std::move(search));
 }
 
 std::vector<Piece> Plan::pieces(int slot) const {
@@ -148,6 +205,17 @@ std::vector<Piece> Plan::pieces(int slot) const {
     }
   }
   return pieces;
+}
+
+std::vector<int64_t> Plan::bytes(const std::vector<PlanTensor>& tensors) const {
+  std::vector<int64_t> held;
+  for (int slot = 0; slot < slots; ++slot) {
+    int64_t sum = 0;
+    for (const Piece& piece : pieces(slot))
+      sum += round_up(piece.count, tensor_alignment) * held_bytes_per_element(tensors[static_cast<size_t>(piece.tensor)]);
+    held.push_back(sum);
+  }
+  return held;
 }
 
 double Plan::makespan() const { return loads.empty() ? 0.0 : *std::max_element(loads.begin(), loads.end()); }

@@ -115,6 +115,8 @@ struct Plan {
   // Pieces of a slot in the order of units and offsets.
   std::vector<Piece> pieces(int slot) const;
   double makespan() const;
+  // Per slot: masters, gradients and optimizer state of its pieces.
+  std::vector<int64_t> bytes(const std::vector<PlanTensor>& tensors) const;
   Json to_json(const std::vector<PlanTensor>& tensors) const;
   // Of everything that ranks must agree on: all but costs and the search.
   uint64_t hash() const;
