@@ -176,6 +176,25 @@ ModelCache Gpt2::make_cache(Backend& backend, int64_t batch, int64_t capacity) c
   return cache;
 }
 
+// The tied table is used around the embedding and inside the head.
+std::vector<int> Gpt2::forward_order() const {
+  std::vector<int> order{embedding_unit_};
+  if (settings_.tied_head) order.insert(order.begin(), token_unit_);
+  for (const Block& block : blocks_) order.push_back(block.unit);
+  order.push_back(head_unit_);
+  if (settings_.tied_head) order.push_back(token_unit_);
+  return order;
+}
+
+std::vector<int> Gpt2::backward_order() const {
+  std::vector<int> order{head_unit_};
+  if (settings_.tied_head) order.push_back(token_unit_);
+  for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block) order.push_back(block->unit);
+  if (settings_.tied_head) order.push_back(token_unit_);
+  order.push_back(embedding_unit_);
+  return order;
+}
+
 ModelFacts Gpt2::facts() const {
   ModelFacts facts;
   facts.parameters = inventory_.elements();

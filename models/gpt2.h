@@ -46,6 +46,8 @@ class Gpt2 final : public Model {
 
   const Inventory& inventory() const override { return inventory_; }
   ModelFacts facts() const override;
+  std::vector<int> forward_order() const override;
+  std::vector<int> backward_order() const override;
   Variable forward(ExecutionContext& context, const Tensor& tokens, const Tensor& positions, ModelCache* cache = nullptr,
                    bool last_only = false) override;
   ModelCache make_cache(Backend& backend, int64_t batch, int64_t capacity) const override;

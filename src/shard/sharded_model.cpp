@@ -20,6 +20,10 @@ ShardedModel::ShardedModel(Backend& backend, Communicator& world, Model& model, 
       grid_(make_rank_grid(world.size(), 1)) {
   slot_ = grid_.slot_of(world.rank());
   if (plan_.slots != world.size()) throw CommunicationError(text("the plan has ", plan_.slots, " slots, the job ", world.size(), " ranks"));
+  if (options_.distribution != Distribution::owner || options_.replicas != 1 || options_.stage != 2 || !options_.unit_stages.empty() ||
+      options_.compute_dtype != DType::float32 || options_.gradient_dtype != DType::float32)
+    throw ConfigError(text("distribution: only owner, one replica, stage 2 and float32 so far, asked for ", name_of(options_.distribution),
+                           ", ", options_.replicas, " replicas, stage ", options_.stage));
   for (const auto& rule : rules_.rules)
     if (rule->agreement() != Agreement::mean)
       throw ConfigError(text("rule ", rule->name(), " agrees by vote, which this version cannot do"));
@@ -111,7 +115,7 @@ void ShardedModel::initialize(uint64_t seed) {
   publish_all();
 }
 
-void ShardedModel::begin_step() {
+void ShardedModel::begin_step(int64_t) {
   micro_batches_ = 0;
   for (const ParameterDeclaration& parameter : inventory().parameters()) parameter.state->gradient->defined = false;
 }
@@ -126,6 +130,7 @@ void ShardedModel::begin_micro_batch() {
 }
 
 void ShardedModel::enter_forward(int index) {
+  phase_ = &exposed_.forward;
   Unit& unit = units_[static_cast<size_t>(index)];
   wait(unit.published);
   // Inside a backward this is a recomputation: not a further use.
@@ -135,6 +140,7 @@ void ShardedModel::enter_forward(int index) {
 void ShardedModel::leave_forward(int) {}
 
 void ShardedModel::enter_backward(int index) {
+  phase_ = &exposed_.backward;
   ++backward_depth_;
   open_gradient(index);
 }
@@ -275,6 +281,7 @@ UpdateCounters ShardedModel::update(std::span<const StepValues> values) {
     }
     return sum;
   };
+  phase_ = &exposed_.update;
   const UpdateCounters before = count();
   for (size_t rule = 0; rule < rules_.rules.size(); ++rule) rules_.rules[rule]->prepare(backend_, stream, values[rule]);
   const int units = static_cast<int>(units_.size());
@@ -323,11 +330,13 @@ void ShardedModel::wait_for_parameters() {
   for (const Unit& unit : units_) wait(unit.published);
 }
 
-void ShardedModel::wait(const Event& event) {
+void ShardedModel::skip_forward_pass() {}
+
+void ShardedModel::wait(const Event& event, double& seconds) {
   if (!event.state()) return;
   const auto start = std::chrono::steady_clock::now();
   backend_.compute_stream().wait(event);
-  exposed_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 Tensor ShardedModel::value(int parameter) const { return inventory().parameters()[static_cast<size_t>(parameter)].state->value; }

@@ -91,7 +91,7 @@ void Trainer::step() {
 
   double loss_sum = 0.0;
   PassSeconds seconds;
-  parts_.sharded.begin_step();
+  parts_.sharded.begin_step(shape_.micro_batches);
   for (int64_t k = 0; k < shape_.micro_batches; ++k) {
     const int64_t first = std::min(mine.count, k * shape_.micro_batch_size);
     const int64_t count = std::min(shape_.micro_batch_size, mine.count - first);

@@ -50,7 +50,33 @@ class Recorder final : public UnitListener {
   std::vector<int> uses_;
 };
 
+// Names of the units that `event` ("+f", "+b") lists, in order.
+std::vector<std::string> units_of(const std::vector<std::string>& events, const std::string& event) {
+  std::vector<std::string> names;
+  for (const std::string& text : events)
+    if (text.substr(0, 2) == event) names.push_back(text.substr(3));
+  return names;
+}
+
+std::vector<std::string> names_of(const Inventory& inventory, const std::vector<int>& units) {
+  std::vector<std::string> names;
+  for (int unit : units) names.push_back(inventory.units()[static_cast<size_t>(unit)].name);
+  return names;
+}
+
 }  // namespace
+
+TEST_CASE("the declared orders are those in which units are entered") {
+  const auto backend = reference_backend();
+  for (const bool tied : {false, true}) {
+    Instance instance(*backend, with(tiny_settings(), {{"tied_head", tied}}));
+    Recorder recorder(instance);
+    instance.model->set_unit_listener(&recorder);
+    run(instance, random_batch(1, 4, 11), true);
+    CHECK(units_of(recorder.events, "+f") == names_of(instance.model->inventory(), instance.model->forward_order()));
+    CHECK(units_of(recorder.events, "+b") == names_of(instance.model->inventory(), instance.model->backward_order()));
+  }
+}
 
 TEST_CASE("unit events come in order, the tied unit at both uses, and parameters are needed only between them") {
   const auto backend = reference_backend();

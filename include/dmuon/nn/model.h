@@ -63,6 +63,12 @@ class Model {
   virtual const Inventory& inventory() const = 0;
   virtual ModelFacts facts() const = 0;
 
+  // Units in the order in which a forward pass enters them, every use listed, and in which its backward does (the reverse
+  // of the order in which forward scopes are left). A pass may leave units out, never enter them in another order.
+  // Default: every unit once, in the order of declaration.
+  virtual std::vector<int> forward_order() const;
+  virtual std::vector<int> backward_order() const;
+
   // tokens, positions: int32 [B, T] -> logits [B, T, V padded]. With a cache (no-grad), T new positions follow the
   // cached ones and `positions` continue them. `last_only` computes logits of the last position only: [B, 1, V padded].
   virtual Variable forward(ExecutionContext& context, const Tensor& tokens, const Tensor& positions, ModelCache* cache = nullptr,

@@ -21,6 +21,7 @@
 #include "dmuon/nn/model.h"
 #include "dmuon/optim/update_rule.h"
 #include "dmuon/plan/plan.h"
+#include "dmuon/shard/options.h"
 
 namespace dmuon {
 
@@ -39,22 +40,18 @@ struct HeldPiece {
   std::vector<Tensor> state;  // flat, in the order of the rule's state()
 };
 
-// Test hook: called for every held piece after the reduction, may overwrite the gradient. `first` is the piece's first
-// element in its parameter. Proofs of bit-equality across grids feed equal reduced gradients through it.
-using GradientInjection = std::function<void(const std::string& parameter, int64_t first, const Tensor& gradient)>;
-
-struct ShardedModelOptions {
-  int window_units = 4;         // units whose updates are batched together before they are published
-  int outstanding_reduces = 2;  // gradient buffers in flight before the backward waits
-  GradientInjection inject;
-};
-
 // What all ranks agreed on about the step's gradients.
 struct GradientReport {
   double norm = 0.0;  // of the whole job's gradient, before clipping
   bool finite = true;
   std::string first_non_finite;  // first parameter, by name, whose gradient holds NaN or Inf
   std::vector<double> sums;      // the extra values, added over ranks in rank order
+};
+
+// Seconds the calling thread has waited for communication, by where it waited.
+struct ExposedSeconds {
+  double forward = 0.0, backward = 0.0, update = 0.0;
+  double total() const { return forward + backward + update; }
 };
 
 class ShardedModel final : public UnitListener {
@@ -67,9 +64,13 @@ class ShardedModel final : public UnitListener {
   // Masters from the initializers, states zero; publishes.
   void initialize(uint64_t seed);
 
-  void begin_step();
+  // `micro_batches` of the step where known: stage 1 then reduces during the last one's backward, otherwise at the end.
+  void begin_step(int64_t micro_batches = 0);
   void begin_micro_batch();
   void end_micro_batch();
+  // This rank has nothing to run in one forward pass outside a step (evaluation, sampling) that other ranks run: it enters
+  // the collectives of the pass. Every rank makes the same number of passes, run or skipped, in the same order.
+  void skip_forward_pass();
   // Waits for the reductions, then agrees on norm, finiteness and the sums of `extras` (equal length on every rank).
   GradientReport finish_gradients(std::span<const double> extras);
   // values[rule] of this step. Updates the slots window by window and publishes each window as soon as it is done.
@@ -96,7 +97,8 @@ class ShardedModel final : public UnitListener {
   void set_deadline(double seconds);
 
   // Seconds the calling thread has waited for communication, and bytes sent, since the start.
-  double exposed_seconds() const { return exposed_seconds_; }
+  double exposed_seconds() const { return exposed_.total(); }
+  const ExposedSeconds& exposed() const { return exposed_; }
   int64_t bytes_sent() const;
 
   void enter_forward(int unit) override;
@@ -122,7 +124,8 @@ class ShardedModel final : public UnitListener {
   void dispatch_ready();
   void reduce(int index);
   void publish(int index);
-  void wait(const Event& event);
+  void wait(const Event& event, double& seconds);
+  void wait(const Event& event) { wait(event, *phase_); }
 
   Backend& backend_;
   Communicator& world_;
@@ -146,7 +149,8 @@ class ShardedModel final : public UnitListener {
   int backward_depth_ = 0;
   int micro_batches_ = 0;
   int next_reduce_ = 0;  // units are reduced in descending index
-  double exposed_seconds_ = 0.0;
+  ExposedSeconds exposed_;
+  double* phase_ = &exposed_.update;  // where waiting is counted now
 };
 
 }  // namespace dmuon
