@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dmuon/core/tensor.h"
+#include "dmuon/comm/communicator.h"
 
 namespace dmuon {
 
@@ -40,7 +40,9 @@ struct ShardedModelOptions {
   int look_ahead = 2;                     // stage 3: uses of units that are gathered before they are needed
   int window_units = 4;                   // units whose updates are batched together before they are published
   int outstanding_reduces = 2;            // gradient buffers in flight before the backward waits
-  Trace* trace = nullptr;                 // records collectives, waits and compute when given
+  // How a unit is gathered; automatic: measured at the start, rank 0 decides. Equal bits.
+  GatherForm publish_form = GatherForm::automatic;
+  Trace* trace = nullptr;  // records collectives, waits and compute when given
   GradientInjection inject;
 };
 
