@@ -30,6 +30,7 @@ Benchmark bandwidth_benchmark();
 Benchmark kernels_benchmark();
 Benchmark train_step_benchmark();
 Benchmark memory_benchmark();
+Benchmark newton_schulz_benchmark();
 
 // Median and quartiles.
 struct Spread {

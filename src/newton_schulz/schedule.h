@@ -17,6 +17,8 @@ struct NewtonSchulzSchedule {
   int64_t short_side = 0;  // of the matrix, the size of the Gram matrix
   int64_t long_side = 0;
 
+  int64_t rows_of_matrix() const { return tall ? long_side : short_side; }
+  int64_t columns_of_matrix() const { return tall ? short_side : long_side; }
   int iterations() const { return static_cast<int>(rows.size()); }
   int segment_end(size_t segment) const { return segment + 1 < segments.size() ? segments[segment + 1] : iterations(); }
 };

@@ -47,7 +47,7 @@ class AdamW final : public UpdateRule {
   void global(Backend& backend, Stream& stream, std::span<UpdateItem> items) override {
     for (const UpdateItem& item : items) {
       check_item(*this, item);
-      backend.optimizer().adamw(stream, {item.parameter, item.gradient, item.state[0], item.state[1], hyper_.tensor()});
+      backend.optimizer().adamw(stream, {item.parameter, item.gradient, item.state[0], item.state[1], hyper_.tensor(), item.published});
     }
   }
 

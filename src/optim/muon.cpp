@@ -63,6 +63,7 @@ class Muon final : public UpdateRule {
 
   void prepare(Backend& backend, Stream& stream, const StepValues& values) override {
     values_ = values;
+    if (threads_ == 0) threads_ = backend.information().threads;
     std::array<double, MuonMomentum::count> hyper{};
     hyper[MuonMomentum::momentum] = muon_momentum(options_, values.step);
     hyper[MuonMomentum::gradient_scale] = values.gradient_scale;
@@ -83,11 +84,12 @@ class Muon final : public UpdateRule {
       group->second.push_back(&item);
     }
     for (const auto& [shape, members] : groups) {
-      const DType dtype = members.front()->parameter.dtype();
-      const int64_t each = newton_schulz_workspace(options_.newton_schulz, shape[0], shape[1], dtype) + shape.elements() * size_of(dtype);
-      const size_t batch = static_cast<size_t>(std::max<int64_t>(1, options_.workspace_bytes / each));
+      const NewtonSchulzPlacement placement =
+          newton_schulz_placement(options_.newton_schulz, shape[0], shape[1], members.front()->parameter.dtype(),
+                                  static_cast<int64_t>(members.size()), threads_, options_.workspace_bytes);
+      const auto batch = static_cast<size_t>(placement.batch);
       for (size_t first = 0; first < members.size(); first += batch)
-        update(backend, stream, shape, {members.data() + first, std::min(batch, members.size() - first)});
+        update(backend, stream, shape, {members.data() + first, std::min(batch, members.size() - first)}, placement.queues);
     }
   }
 
@@ -97,33 +99,39 @@ class Muon final : public UpdateRule {
     HyperTensor hyper;
   };
 
-  void update(Backend& backend, Stream& stream, const Shape& shape, std::span<const UpdateItem* const> items) {
+  void update(Backend& backend, Stream& stream, const Shape& shape, std::span<const UpdateItem* const> items, int queues) {
     const int64_t count = static_cast<int64_t>(items.size()), elements = shape.elements(), chunks = divide_up(elements, chunk);
     const Tensor update_block =
         backend.allocate(Shape{count, shape[0], shape[1]}, items.front()->parameter.dtype(), MemoryCategory::workspace, "Muon updates");
-    const Tensor sums_block = backend.allocate(Shape{count, chunks}, DType::float64, MemoryCategory::workspace, "Muon norms");
-    std::vector<Tensor> updates, sums;
+    const Tensor sums = backend.allocate(Shape{count, chunks}, DType::float64, MemoryCategory::workspace, "Muon norms");
+    std::vector<Tensor> updates;
     for (int64_t i = 0; i < count; ++i) {
       const UpdateItem& item = *items[static_cast<size_t>(i)];
       updates.push_back(update_block.flat(i * elements, elements).reshape(shape));
-      sums.push_back(sums_block.flat(i * chunks, chunks));
       MuonMomentum momentum;
       momentum.sum_form = options_.momentum_form == MomentumForm::sum;
       momentum.nesterov = options_.nesterov;
       momentum.gradient = item.gradient.reshape(shape);
       momentum.momentum_buffer = item.state[0].reshape(shape);
       momentum.update = updates.back();
-      momentum.square_sums = sums.back();
+      momentum.square_sums = sums.flat(i * chunks, chunks);
       momentum.chunk = chunk;
       momentum.hyper = momentum_hyper_.tensor();
       backend.optimizer().muon_momentum(stream, momentum);
     }
-    counters_.newton_schulz_guard_events += NewtonSchulzEngine(backend).orthogonalize(stream, options_.newton_schulz, updates, sums);
+    const NewtonSchulzResult orthogonal = NewtonSchulzEngine(backend, queues).orthogonalize(stream, options_.newton_schulz, updates, sums);
     counters_.newton_schulz_calls += count;
+    counters_.newton_schulz_guard_events += orthogonal.guard_events;
     const Tensor& hyper = apply_hyper(backend, stream, shape);
-    for (int64_t i = 0; i < count; ++i)
-      backend.optimizer().muon_apply(stream,
-                                     {items[static_cast<size_t>(i)]->parameter.reshape(shape), updates[static_cast<size_t>(i)], hyper});
+    for (int64_t i = 0; i < count; ++i) {
+      const UpdateItem& item = *items[static_cast<size_t>(i)];
+      MuonApply apply;
+      apply.parameter = item.parameter.reshape(shape);
+      apply.update = orthogonal.matrices[static_cast<size_t>(i)];
+      apply.hyper = hyper;
+      if (item.published.defined()) apply.published = item.published.reshape(shape);
+      backend.optimizer().muon_apply(stream, apply);
+    }
   }
 
   // The scale depends on the shape: one hyper tensor for each, made when a shape is first seen.
@@ -145,6 +153,7 @@ class Muon final : public UpdateRule {
 
   MuonOptions options_;
   StepValues values_;
+  int threads_ = 0;  // of the backend; known from the first prepare() on
   HyperTensor momentum_hyper_;
   std::vector<ApplyHyper> apply_hypers_;
   UpdateCounters counters_;

@@ -39,7 +39,8 @@ inline void check_range(const char* rule, const char* field, double value, doubl
   throw ConfigError(text(rule, ": ", field, " must lie in [", low, ", ", high, open_end ? ")" : "]", ", found ", value));
 }
 
-// ShapeError naming the parameter unless master, gradient and every state have equal element counts and dtypes.
+// ShapeError naming the parameter unless master, gradient and every state have equal element counts and dtypes, and the
+// published copy, if any, as many elements.
 inline void check_item(const UpdateRule& rule, const UpdateItem& item) {
   const size_t states = rule.state().size();
   if (item.state.size() != states)
@@ -51,6 +52,12 @@ inline void check_item(const UpdateRule& rule, const UpdateItem& item) {
   };
   check("gradient", item.gradient);
   for (size_t i = 0; i < states; ++i) check(rule.state()[i].name.c_str(), item.state[i]);
+  const Tensor& published = item.published;
+  if (!published.defined()) return;
+  const bool right_dtype = published.dtype() == item.parameter.dtype() || published.dtype() == DType::bfloat16;
+  if (published.elements() != item.parameter.elements() || !right_dtype)
+    throw ShapeError(text(rule.name(), ": ", item.name, " is ", item.parameter.to_string(), " but is to be published as ",
+                          published.to_string(), "; expected as many elements in float32 or bfloat16"));
 }
 
 // The value of an enumeration with name_of() among `all`; ConfigError with the nearest name.

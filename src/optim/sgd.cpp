@@ -43,7 +43,7 @@ class Sgd final : public UpdateRule {
   void global(Backend& backend, Stream& stream, std::span<UpdateItem> items) override {
     for (const UpdateItem& item : items) {
       check_item(*this, item);
-      backend.optimizer().sgd(stream, {item.parameter, item.gradient, item.state[0], hyper_.tensor()});
+      backend.optimizer().sgd(stream, {item.parameter, item.gradient, item.state[0], hyper_.tensor(), item.published});
     }
   }
 

@@ -54,6 +54,15 @@ struct BatchedProduct {
   bool symmetric = false;  // the exact result is symmetric: the lower triangle is computed and mirrored, bit for bit
 };
 
+// Batched products in which matrix i of a step meets only matrix i of the other steps; every step has equally many. Matrix
+// i belongs to queue i % queues. The matrices of a queue run one after another, each through all steps, so that they may
+// share scratch and find it in the cache; queues run in any order, or at once on the threads of the device. One queue:
+// all threads work inside each product. Same bits as the steps one by one, however many queues.
+struct ProductSequence {
+  std::vector<BatchedProduct> steps;
+  int queues = 1;
+};
+
 // out[columns] = sum over rows of in[rows, columns], rows added in order within fixed blocks.
 struct ColumnSum {
   Tensor in, out;
@@ -65,6 +74,8 @@ class MatrixKernels {
   virtual ~MatrixKernels() = default;
   virtual void multiply(Stream& stream, const Multiply& arguments) = 0;
   virtual void batched_product(Stream& stream, const BatchedProduct& arguments) = 0;
+  // Unless overridden: matrix by matrix through batched_product.
+  virtual void product_sequence(Stream& stream, const ProductSequence& arguments);
   virtual void column_sum(Stream& stream, const ColumnSum& arguments) = 0;
 };
 

@@ -53,26 +53,44 @@ void check(const NewtonSchulzSpecification& specification);
 double newton_schulz_flops(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns);
 // The form that `automatic` means for this shape and set.
 IterationForm newton_schulz_form(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns);
-// Bytes of workspace that orthogonalize() needs for each matrix of a batch.
-int64_t newton_schulz_workspace(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns, DType dtype);
+// Bytes of workspace that orthogonalize() needs for `count` matrices of this shape in one call, its result included.
+int64_t newton_schulz_workspace(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns, DType dtype, int64_t count = 1,
+                                int queues = 1);
 
-// Orthogonalises matrices of one shape in place; float32, on the reference backend float64 too. `square_sums[i]`
-// (float64, chunk sums of squares of matrix i, added here in order) saves the pass that computes the norm; empty:
-// computed here. Tall matrices are handled by transposed operands, never by copies. A zero matrix stays zero. Results are
-// bit-equal for every number of threads and every batch composition.
+// How many matrices of one shape share a call and how the threads share them. Changes time and memory, never bits.
+struct NewtonSchulzPlacement {
+  int64_t batch = 1;
+  int queues = 1;  // as in ProductSequence
+};
+// The fixed choice for `count` matrices of a shape; `workspace_bytes` bounds what a call allocates (one matrix at least).
+NewtonSchulzPlacement newton_schulz_placement(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns, DType dtype,
+                                              int64_t count, int threads, int64_t workspace_bytes);
+
+struct NewtonSchulzResult {
+  std::vector<Tensor> matrices;  // the orthogonalised ones: the given tensors or others of the same shape
+  int64_t guard_events = 0;      // how many failed the guard
+};
+
+// Orthogonalises matrices of one shape; float32, on the reference backend float64 too. The given tensors are scratch: what
+// they hold afterwards is undefined, unless they come back as results. `square_sums` (float64 [matrices, chunks], chunk sums
+// of squares of each matrix, added here in order) saves the pass that computes the norms. Tall matrices are handled by
+// transposed operands, never by copies. A zero matrix stays zero. Results are bit-equal for every number of threads and
+// queues and for every batch composition.
 //
-// The guard reruns the direct form for each matrix whose Gram result is not finite or has ||O||_F^2 > 1.5 min(m, n).
-// Returned: how many matrices failed the guard, a direct result that is not finite included (it stays as it is: input
-// that was not finite is never silently repaired). Blocks on the stream: norms and guard are read by the host.
+// The guard reruns the direct form for each matrix whose Gram result is not finite or has ||O||_F^2 > 1.5 min(m, n). A
+// direct result that is not finite counts as well and stays as it is: input that was not finite is never silently
+// repaired. The host reads two small tensors per call, the norms and the guard's, and waits for the stream there.
 // ShapeError for unequal shapes, a rank other than 2, or another dtype.
 class NewtonSchulzEngine {
  public:
-  explicit NewtonSchulzEngine(Backend& backend) : backend_(backend) {}
-  int64_t orthogonalize(Stream& stream, const NewtonSchulzSpecification& specification, std::span<const Tensor> matrices,
-                        std::span<const Tensor> square_sums = {});
+  // `queues` as in ProductSequence: how the threads share a batch.
+  explicit NewtonSchulzEngine(Backend& backend, int queues = 1) : backend_(backend), queues_(queues) {}
+  NewtonSchulzResult orthogonalize(Stream& stream, const NewtonSchulzSpecification& specification, std::span<const Tensor> matrices,
+                                   const Tensor& square_sums = {});
 
  private:
   Backend& backend_;
+  int queues_;
 };
 
 }  // namespace dmuon

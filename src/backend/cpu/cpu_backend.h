@@ -24,6 +24,7 @@ class Matrix final : public MatrixKernels, Family {
   explicit Matrix(CpuBackend& backend) : Family(backend) {}
   void multiply(Stream& stream, const Multiply& arguments) override;
   void batched_product(Stream& stream, const BatchedProduct& arguments) override;
+  void product_sequence(Stream& stream, const ProductSequence& arguments) override;
   void column_sum(Stream& stream, const ColumnSum& arguments) override;
 };
 

@@ -76,6 +76,32 @@ void run_products(const simd::Table& simd, const Team& team, const std::vector<s
   });
 }
 
+// Product i of a batch, whole.
+simd::GemmTask task_of(const BatchedProduct& p, size_t i) {
+  const ProductShape shape(p.a[i], p.transpose_a, p.d[i]);
+  simd::GemmTask task;
+  task.m = shape.m, task.n = shape.n, task.k = shape.k;
+  task.a = p.a[i].data<float>(), task.b = p.b[i].data<float>(), task.d = p.d[i].data<float>();
+  task.c = p.beta != 0.0 ? p.c[i].data<float>() : nullptr;
+  task.a_stride = p.a[i].size(-1), task.b_stride = p.b[i].size(-1), task.d_stride = shape.n;
+  task.transpose_a = p.transpose_a, task.transpose_b = p.transpose_b;
+  task.alpha = static_cast<float>(p.alphas.empty() ? p.alpha : p.alphas[i]), task.beta = static_cast<float>(p.beta);
+  task.diagonal = static_cast<float>(p.diagonal);
+  task.symmetric = p.symmetric;
+  return task;
+}
+
+// What every thread needs to run any product of the batch.
+int64_t workspace_floats(const simd::Table& simd, const BatchedProduct& p) {
+  int64_t floats = 0;
+  for (size_t i = 0; i < p.d.size(); ++i) floats = std::max(floats, workspace_floats(simd, ProductShape(p.a[i], p.transpose_a, p.d[i])));
+  return floats;
+}
+
+void add_tensors(const BatchedProduct& p, std::vector<Tensor>& tensors) {
+  for (const auto* operands : {&p.a, &p.b, &p.c, &p.d}) tensors.insert(tensors.end(), operands->begin(), operands->end());
+}
+
 // c = beta c + bias, for a library that only adds to c.
 void start_with_bias(const simd::Table& simd, const Team& team, const Multiply& m) {
   const int64_t columns = m.c.size(-1);
@@ -128,29 +154,51 @@ void Matrix::multiply(Stream& stream, const Multiply& m) {
 void Matrix::batched_product(Stream& stream, const BatchedProduct& p) {
   const Team team = backend_.team(stream);
   const simd::Table& simd = backend_.simd();
-  int64_t floats = 0;
-  for (size_t i = 0; i < p.d.size(); ++i) floats = std::max(floats, workspace_floats(simd, ProductShape(p.a[i], p.transpose_a, p.d[i])));
+  const int64_t floats = workspace_floats(simd, p);
   const Tensor workspace = backend_.workspace(floats * team.parts, "packed panels of a batch of products");
-  std::vector<Tensor> touched = p.d;
-  for (const auto* operands : {&p.a, &p.b, &p.c}) touched.insert(touched.end(), operands->begin(), operands->end());
-  touched.push_back(workspace);
+  std::vector<Tensor> touched = {workspace};
+  add_tensors(p, touched);
   backend_.launch(stream, "batched_product", flops_of(p), std::move(touched), [=, &simd] {
     std::vector<simd::GemmTask> products;
-    for (size_t i = 0; i < p.d.size(); ++i) {
-      const ProductShape shape(p.a[i], p.transpose_a, p.d[i]);
-      if (shape.m == 0 || shape.n == 0) continue;
-      simd::GemmTask task;
-      task.m = shape.m, task.n = shape.n, task.k = shape.k;
-      task.a = p.a[i].data<float>(), task.b = p.b[i].data<float>(), task.d = p.d[i].data<float>();
-      task.c = p.beta != 0.0 ? p.c[i].data<float>() : nullptr;
-      task.a_stride = p.a[i].size(-1), task.b_stride = p.b[i].size(-1), task.d_stride = shape.n;
-      task.transpose_a = p.transpose_a, task.transpose_b = p.transpose_b;
-      task.alpha = static_cast<float>(p.alphas.empty() ? p.alpha : p.alphas[i]), task.beta = static_cast<float>(p.beta);
-      task.diagonal = static_cast<float>(p.diagonal);
-      task.symmetric = p.symmetric;
-      products.push_back(task);
-    }
+    for (size_t i = 0; i < p.d.size(); ++i)
+      if (p.d[i].elements() > 0) products.push_back(task_of(p, i));
     if (!products.empty()) run_products(simd, team, products, workspace.data<float>(), floats);
+  });
+}
+
+void Matrix::product_sequence(Stream& stream, const ProductSequence& s) {
+  const Team team = backend_.team(stream);
+  const simd::Table& simd = backend_.simd();
+  const auto count = static_cast<int64_t>(s.steps.empty() ? 0 : s.steps.front().d.size());
+  int64_t floats = 0;
+  double flops = 0;
+  std::vector<Tensor> touched;
+  for (const BatchedProduct& step : s.steps) {
+    floats = std::max(floats, workspace_floats(simd, step));
+    flops += flops_of(step);
+    add_tensors(step, touched);
+  }
+  const Tensor workspace = backend_.workspace(floats * team.parts, "packed panels of a sequence of products");
+  touched.push_back(workspace);
+  backend_.launch(stream, "product_sequence", flops, std::move(touched), [=, &simd] {
+    if (s.queues == 1) {
+      for (int64_t i = 0; i < count; ++i)
+        for (const BatchedProduct& step : s.steps)
+          if (step.d[static_cast<size_t>(i)].elements() > 0)
+            run_products(simd, team, {task_of(step, static_cast<size_t>(i))}, workspace.data<float>(), floats);
+      return;
+    }
+    team.split(s.queues, 1, 0, [&](int part, int64_t begin, int64_t end) {
+      for (int64_t queue = begin; queue < end; ++queue)
+        for (int64_t i = queue; i < count; i += s.queues)
+          for (const BatchedProduct& step : s.steps) {
+            simd::GemmTask task = task_of(step, static_cast<size_t>(i));
+            if (task.m == 0 || task.n == 0) continue;
+            task.row_end = task.m, task.column_end = task.n;
+            task.workspace = workspace.data<float>() + part * floats;
+            simd.gemm(task);
+          }
+    });
   });
 }
 
