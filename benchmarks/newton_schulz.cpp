@@ -119,6 +119,7 @@ class Comparisons {
         peak_(fma_peak_gflops(backend_->information().instruction_set, arguments.threads)) {
     specification_.coefficients = "keller5";
     if (const auto given = arguments.own.find("coefficients"); given != arguments.own.end()) specification_.coefficients = given->second;
+    if (const auto given = arguments.own.find("queues"); given != arguments.own.end()) queues_ = std::stoi(given->second);
   }
 
   void orthogonalization(const Case& c) {
@@ -129,7 +130,9 @@ class Comparisons {
       matrices.push_back(random_tensor(*backend_, {c.rows, c.columns}));
       inputs.push_back(random_tensor(*backend_, {c.rows, c.columns}));
     }
-    NewtonSchulzEngine engine(*backend_);
+    const NewtonSchulzPlacement placement =
+        newton_schulz_placement(specification, c.rows, c.columns, DType::float32, c.batch, arguments_.threads, int64_t{1} << 40);
+    NewtonSchulzEngine engine(*backend_, queues_ > 0 ? queues_ : placement.queues);
     NaiveTwin twin(*backend_, c.rows, c.columns), single_twin(*single_, c.rows, c.columns);
     const CoefficientSet& set = coefficient_set(specification.coefficients);
     std::vector<std::function<void()>> functions = {[&] { engine.orthogonalize(backend_->compute_stream(), specification, matrices); },
@@ -215,6 +218,7 @@ class Comparisons {
   Arguments arguments_;
   std::unique_ptr<Backend> backend_, single_;
   NewtonSchulzSpecification specification_;
+  int queues_ = 0;
   double peak_;
   Json::Array rows_;
 };
@@ -259,6 +263,7 @@ Benchmark newton_schulz_benchmark() {
           "the engine against the direct form on full library products: speedup = time of the better library run / time of the engine; "
           "gflops counts symmetric products at half",
           {{"shapes", "ROWSxCOLUMNS[*BATCH], between commas; default: the table of docs/results.md"},
+           {"queues", "how the threads share a batch (1: inside each product); default: the engine's fixed choice"},
            {"coefficients", "coefficient set, default keller5"}},
           run};
 }

@@ -93,7 +93,7 @@ int64_t newton_schulz_workspace(const NewtonSchulzSpecification& specification, 
   const NewtonSchulzSchedule schedule = resolve(specification, rows, columns);
   const int64_t square = schedule.short_side * schedule.short_side, whole = rows * columns;
   const int64_t between = std::min<int64_t>(2, static_cast<int64_t>(schedule.segments.size()) - 1);
-  const int64_t per_matrix = whole * size_of(dtype) + 2 * divide_up(whole, chunk) * size_of(DType::float64);
+  const int64_t per_matrix = whole * size_of(dtype) + divide_up(whole, chunk) * size_of(DType::float64);
   const int64_t per_queue = ((schedule.gram ? 4 : 2) * square + between * whole) * size_of(dtype);
   return count * per_matrix + std::min<int64_t>(queues, count) * per_queue;
 }
@@ -118,7 +118,7 @@ NewtonSchulzResult NewtonSchulzEngine::orthogonalize(Stream& stream, const Newto
   const Matrices other = products.results();
   NewtonSchulzResult result;
   result.matrices = (schedule.gram ? queue_gram : queue_direct)(products, schedule, x, other, scales);
-  products.run(stream);
+  products.run(stream);  // and gives its scratch back
 
   const Tensor result_sums = sums_tensor(backend_, x.size(), chunks);
   queue_sums(backend_, stream, result.matrices, result_sums);

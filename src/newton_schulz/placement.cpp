@@ -17,7 +17,7 @@ NewtonSchulzPlacement newton_schulz_placement(const NewtonSchulzSpecification& s
     placement.queues = static_cast<int>(std::min<int64_t>(count, std::max(1, threads)));
   const int64_t one = newton_schulz_workspace(specification, rows, columns, dtype, 1, 1);
   const int64_t two = newton_schulz_workspace(specification, rows, columns, dtype, 2, 1);
-  const int64_t per_matrix = two - one, per_queue = one - per_matrix;
+  const int64_t per_queue = 2 * one - two, per_matrix = two - one + rows * columns * size_of(dtype);
   const auto fits = [&](int queues) { return (workspace_bytes - queues * per_queue) / per_matrix; };
   if (fits(placement.queues) < placement.queues) placement.queues = 1;
   placement.batch = std::clamp<int64_t>(fits(placement.queues), 1, count);

@@ -19,9 +19,7 @@ Matrices Products::allocate(int64_t blocks, int64_t rows, int64_t columns) const
 
 Matrices Products::results() const { return allocate(count_, schedule_.rows_of_matrix(), schedule_.columns_of_matrix()); }
 Matrices Products::square_scratch() const { return allocate(sequence_.queues, schedule_.short_side, schedule_.short_side); }
-Matrices Products::long_scratch() const {
-  return allocate(sequence_.queues, schedule_.rows_of_matrix(), schedule_.columns_of_matrix());
-}
+Matrices Products::long_scratch() const { return allocate(sequence_.queues, schedule_.rows_of_matrix(), schedule_.columns_of_matrix()); }
 
 void Products::gram(const Matrices& x, const Matrices& out, const std::vector<double>& scales) {
   BatchedProduct product;

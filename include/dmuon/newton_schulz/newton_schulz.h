@@ -54,15 +54,16 @@ double newton_schulz_flops(const NewtonSchulzSpecification& specification, int64
 // The form that `automatic` means for this shape and set.
 IterationForm newton_schulz_form(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns);
 // Bytes of workspace that orthogonalize() needs for `count` matrices of this shape in one call, its result included.
-int64_t newton_schulz_workspace(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns, DType dtype, int64_t count = 1,
-                                int queues = 1);
+int64_t newton_schulz_workspace(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns, DType dtype,
+                                int64_t count = 1, int queues = 1);
 
 // How many matrices of one shape share a call and how the threads share them. Changes time and memory, never bits.
 struct NewtonSchulzPlacement {
   int64_t batch = 1;
   int queues = 1;  // as in ProductSequence
 };
-// The fixed choice for `count` matrices of a shape; `workspace_bytes` bounds what a call allocates (one matrix at least).
+// The fixed choice for `count` matrices of a shape; `workspace_bytes` bounds the matrices of a call and what it allocates
+// (one matrix goes through whatever the bound).
 NewtonSchulzPlacement newton_schulz_placement(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns, DType dtype,
                                               int64_t count, int threads, int64_t workspace_bytes);
 
