@@ -1,0 +1,39 @@
+#include "train/planned_inventory.h"
+
+#include "dmuon/core/text.h"
+#include "train/rules.h"
+#include "train/run.h"
+
+namespace dmuon {
+namespace {
+
+TensorRole role_of(ParameterRole role, bool whole) {
+  if (whole) return TensorRole::matrix;
+  if (role == ParameterRole::embedding) return TensorRole::embedding;
+  return role == ParameterRole::head ? TensorRole::head : TensorRole::vector;
+}
+
+}  // namespace
+
+ModelInventory planned_inventory(const Configuration& configuration, const std::vector<ModelFamily>& families) {
+  const TokenData data = configuration.model.vocabulary_size > 0 ? TokenData{} : open_data(configuration, nullptr);
+  const ModelPlan model = make_model(configuration, data, families);
+  const Inventory& declared = model.model->inventory();
+  const RunRules rules = make_rules(configuration.optimizer, declared);
+  ModelInventory inventory;
+  inventory.name = text(configuration.model.family, " of the configuration");
+  inventory.source = "the model itself";
+  for (const UnitDeclaration& unit : declared.units()) inventory.units.push_back(unit.name);
+  for (size_t i = 0; i < declared.parameters().size(); ++i) {
+    const ParameterDeclaration& parameter = declared.parameters()[i];
+    const int rule = rules.table.rule_of[i];
+    const bool whole = rule >= 0 && rules.table.rules[static_cast<size_t>(rule)]->cutting() == Cutting::whole;
+    // A weight of more than two sizes is the matrix [out, everything else].
+    const Shape shape =
+        whole && parameter.shape.rank() > 2 ? Shape{parameter.shape[0], parameter.shape.elements() / parameter.shape[0]} : parameter.shape;
+    inventory.tensors.push_back({parameter.name, shape, role_of(parameter.role, whole), parameter.unit});
+  }
+  return inventory;
+}
+
+}  // namespace dmuon

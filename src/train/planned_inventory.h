@@ -1,0 +1,14 @@
+// The inventory of a configured model for planning tools: shapes from the model itself, roles from the run's routing.
+#pragma once
+
+#include "dmuon/config/configuration.h"
+#include "dmuon/nn/model.h"
+#include "dmuon/plan/model_inventory.h"
+
+namespace dmuon {
+
+// Allocates no tensor. A tensor counts as a matrix when its rule needs it whole; a matrix under an element-wise rule
+// counts as a vector. Opens the data only when the configuration leaves the vocabulary to the tokenizer. Errors as those of a dry run.
+ModelInventory planned_inventory(const Configuration& configuration, const std::vector<ModelFamily>& families);
+
+}  // namespace dmuon
