@@ -17,7 +17,7 @@ struct Arguments {
   std::string configuration, inventory, hardware = "configs/hardware/cpu.json", planner = "greedy", json, plot;
   std::vector<std::string> overrides;
   std::vector<int> ranks{1};
-  int nodes = 0;
+  int nodes = 0, largest_batch = 0;
   double adamw_step_milliseconds = 0.0;
   bool only_planner = false;
   dmuon::SimulationOptions options;
@@ -42,6 +42,9 @@ void declare(CLI::App& app, Arguments& a) {
       ->capture_default_str();
   app.add_option("--window-units", a.options.window_units, "consecutive units that are updated and published together")
       ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--largest-batch", a.largest_batch, "equal matrices updated in one call at most; 0: as the hardware file says")
+      ->check(CLI::Range(0, 4096))
       ->capture_default_str();
   app.add_option("--stage", a.options.stage, "sharding stage, 1 to 3")->check(CLI::Range(1, 3))->capture_default_str();
   app.add_option("--memory-limit-bytes", a.options.memory_limit_bytes, "limit of masters, gradients and state of a rank; 0: none")
@@ -78,7 +81,8 @@ int run(int argc, char** argv) {
     return app.exit(failure) == 0 ? 0 : static_cast<int>(dmuon::ExitCode::bad_input);
   }
   if (a.configuration.empty() == a.inventory.empty()) throw ConfigError("give --config FILE or --inventory FILE");
-  const dmuon::Hardware hardware = dmuon::load_hardware(a.hardware);
+  dmuon::Hardware hardware = dmuon::load_hardware(a.hardware);
+  if (a.largest_batch > 0) hardware.largest_batch = a.largest_batch;
   const dmuon::ModelInventory inventory =
       a.inventory.empty() ? dmuon::planned_inventory(dmuon::load_configuration(a.configuration, a.overrides), dmuon::models())
                           : dmuon::load_inventory(a.inventory);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numeric>
+#include <sstream>
 
 #include "dmuon/core/file.h"
 #include "dmuon/plan/simulation.h"
@@ -172,4 +172,32 @@ TEST_CASE("gather and speed-ups are near the published ones where shapes are pub
     CHECK(optimizer_milliseconds(simulation, "gather") == Approx(gather).epsilon(0.25));
     CHECK(optimizer_milliseconds(simulation, "gather") / optimizer_milliseconds(simulation, "owner") == Approx(speedup).epsilon(0.25));
   }
+}
+
+// The optimizer rows of the two tables, so that the document cannot fall behind the code.
+TEST_CASE("docs/scaling.md shows what the simulation gives") {
+  std::istringstream document(read_file(testing::source_directory() + "/docs/scaling.md"));
+  std::map<std::string, std::vector<double>> rows;  // "model method" -> 8 to 256 GPUs; the first row of a name is the optimizer's
+  std::string model;
+  for (std::string line; std::getline(document, line);) {
+    if (line.rfind("| Wall-OSS-0.5, GPUs", 0) == 0) model = "wall-oss-0.5";
+    if (line.rfind("| Qwen2.5-7B, GPUs", 0) == 0) model = "qwen2.5-7b";
+    if (line.empty()) model.clear();
+    for (const auto& [label, method] : {std::pair{"| optimizer: AdamW |", "adamw"}, {"| gather |", "gather"}, {"| owner |", "owner"}}) {
+      std::vector<double>& row = rows[model + " " + method];
+      if (model.empty() || line.rfind(label, 0) != 0 || !row.empty()) continue;
+      std::istringstream cells(line.substr(std::string(label).size()));
+      double value = 0.0;
+      for (char bar = 0; cells >> value; cells >> bar) row.push_back(value);
+    }
+  }
+  for (const std::string name : {"wall-oss-0.5", "qwen2.5-7b"})
+    for (size_t i = 0; i < 6; ++i) {
+      const Simulation simulation = a800(name, 8 << i);
+      for (const std::string method : {"adamw", "gather", "owner"}) {
+        INFO(name << " " << method << " on " << (8 << i));
+        REQUIRE(rows[name + " " + method].size() == 6);
+        CHECK(rows[name + " " + method][i] == Approx(optimizer_milliseconds(simulation, method)).epsilon(0.01));
+      }
+    }
 }
