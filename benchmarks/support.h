@@ -31,6 +31,7 @@ Benchmark kernels_benchmark();
 Benchmark train_step_benchmark();
 Benchmark memory_benchmark();
 Benchmark newton_schulz_benchmark();
+Benchmark newton_schulz_error_benchmark();
 
 // Median and quartiles.
 struct Spread {

@@ -5,25 +5,29 @@
 namespace dmuon {
 namespace {
 
-// Below this many FLOPs a matrix goes to one thread and the batch is dealt to all of them.
+// Matrices below this many FLOPs always go whole to one thread each; larger ones only when they fill the threads evenly.
 constexpr double small_flops = 2e9;
+// What every queue should hold, so that the call and the meeting of the threads at its end do not count.
+constexpr double flops_per_queue = 1e9;
 
 }  // namespace
 
 NewtonSchulzPlacement newton_schulz_placement(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns, DType dtype,
                                               int64_t count, int threads, int64_t workspace_bytes) {
-  NewtonSchulzPlacement placement;
-  if (newton_schulz_flops(specification, rows, columns) < small_flops)
-    placement.queues = static_cast<int>(std::min<int64_t>(count, std::max(1, threads)));
+  const double flops = newton_schulz_flops(specification, rows, columns);
   const int64_t one = newton_schulz_workspace(specification, rows, columns, dtype, 1, 1);
   const int64_t two = newton_schulz_workspace(specification, rows, columns, dtype, 2, 1);
   const int64_t per_queue = 2 * one - two, per_matrix = two - one + rows * columns * size_of(dtype);
-  const auto fits = [&](int queues) { return (workspace_bytes - queues * per_queue) / per_matrix; };
-  if (fits(placement.queues) < placement.queues) placement.queues = 1;
-  placement.batch = std::clamp<int64_t>(fits(placement.queues), 1, count);
-  // Whole rounds of the queues, where there is more than one call.
-  if (placement.batch < count && placement.batch > placement.queues) placement.batch -= placement.batch % placement.queues;
-  return placement;
+  const auto fitting = [&](int64_t queues) { return (workspace_bytes - queues * per_queue) / per_matrix; };
+
+  int64_t queues = std::min<int64_t>(count, std::max(1, threads));
+  const bool even = count % std::max(1, threads) == 0;
+  if ((flops >= small_flops && !even) || fitting(queues) < queues) queues = 1;
+  // One queue gains nothing from a batch but its fixed costs, and several want whole rounds.
+  const auto rounds = static_cast<int64_t>(flops_per_queue / flops) + 1;
+  int64_t batch = std::clamp<int64_t>(std::min(queues * rounds, fitting(queues)), 1, count);
+  if (batch < count && batch > queues) batch -= batch % queues;
+  return {batch, static_cast<int>(queues)};
 }
 
 }  // namespace dmuon

@@ -1,6 +1,7 @@
 #include "newton_schulz/schedule.h"
 
 #include <algorithm>
+#include <sstream>
 
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
@@ -47,8 +48,11 @@ NewtonSchulzSchedule resolve(const NewtonSchulzSpecification& specification, int
   schedule.short_side = std::min(rows, columns);
   schedule.long_side = std::max(rows, columns);
   schedule.gram = specification.form == IterationForm::gram;
-  if (specification.form == IterationForm::automatic)
+  if (specification.form == IterationForm::automatic) {
     schedule.gram = static_cast<double>(schedule.long_side) >= gram_from_ratio * static_cast<double>(schedule.short_side);
+    for (const MeasuredForm& measured : specification.measured_forms)
+      if (measured.rows == rows && measured.columns == columns) schedule.gram = measured.form == IterationForm::gram;
+  }
   schedule.segments = {0};
   if (schedule.gram)
     for (int restart : resolved_restarts(specification, set, iterations)) schedule.segments.push_back(restart);
@@ -103,6 +107,10 @@ void check(const NewtonSchulzSpecification& specification) {
     throw ConfigError(text("Newton-Schulz epsilon must lie in [0, 1], found ", specification.epsilon));
   if (!(specification.safety >= 1.0) || specification.safety > 2.0)
     throw ConfigError(text("Newton-Schulz safety must lie in [1, 2], found ", specification.safety));
+  for (const MeasuredForm& measured : specification.measured_forms)
+    if (measured.form == IterationForm::automatic || measured.rows <= 0 || measured.columns <= 0)
+      throw ConfigError(text("the measured Newton-Schulz form of ", measured.rows, "x", measured.columns, " must be direct or gram, found ",
+                             name_of(measured.form)));
 }
 
 Json NewtonSchulzSpecification::description() const {
@@ -118,7 +126,31 @@ Json NewtonSchulzSpecification::description() const {
   result.set("epsilon_mode", name_of(epsilon_mode));
   result.set("normalization_epsilon", epsilon);
   result.set("normalization_safety", safety);
+  if (!measured_forms.empty()) result.set("measured_forms", to_json(measured_forms));
   return result;
+}
+
+Json to_json(std::span<const MeasuredForm> forms) {
+  Json result = Json::object();
+  for (const MeasuredForm& each : forms) result.set(text(each.rows, "x", each.columns), name_of(each.form));
+  return result;
+}
+
+std::vector<MeasuredForm> measured_forms_from(const Json& json) {
+  std::vector<MeasuredForm> forms;
+  for (const auto& [shape, form] : json.as_object()) {
+    MeasuredForm each;
+    char by = 0;
+    std::istringstream in(shape);
+    if (!(in >> each.rows >> by >> each.columns) || by != 'x' || in.peek() != std::istringstream::traits_type::eof())
+      throw ConfigError(text("measured Newton-Schulz forms: expected ROWSxCOLUMNS, found \"", shape, "\""));
+    each.form = iteration_form_from_name(form.as_string());
+    forms.push_back(each);
+  }
+  NewtonSchulzSpecification specification;
+  specification.measured_forms = forms;
+  check(specification);
+  return forms;
 }
 
 double newton_schulz_flops(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns) {

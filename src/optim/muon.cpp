@@ -3,22 +3,13 @@
 #include <algorithm>
 
 #include "dmuon/core/checked.h"
+#include "optim/muon_tuning.h"
 #include "optim/rule_support.h"
 
 namespace dmuon {
 namespace {
 
 constexpr int64_t chunk = 16384;  // of the sums of squares
-
-// [out, in] of a 2-D or 4-D weight; ShapeError naming the parameter otherwise.
-Shape matrix_shape(std::string_view parameter, const Shape& shape) {
-  if (shape.elements() > 0) {
-    if (shape.rank() == 2) return shape;
-    if (shape.rank() == 4) return Shape{shape[0], shape[1] * shape[2] * shape[3]};
-  }
-  throw ShapeError(text("muon: ", parameter, " has shape ", shape.to_string(),
-                        "; Muon takes matrices [out, in] and convolution weights [out, in, k, k]. Route it to adamw instead."));
-}
 
 class Muon final : public UpdateRule {
  public:
@@ -48,6 +39,7 @@ class Muon final : public UpdateRule {
     const Json newton_schulz = options_.newton_schulz.description();
     for (const auto& [key, value] : newton_schulz.as_object()) result.set(key, value);
     result.set("newton_schulz_dtype", "float32");
+    if (options_.tune_numerics) result.set("tune_numerics", true);
     result.set("scale", name_of(options_.scale));
     result.set("scale_factor", options_.scale_factor);
     result.set("weight_decay", options_.weight_decay);
@@ -57,8 +49,20 @@ class Muon final : public UpdateRule {
   }
 
   double flops(const Shape& shape) const override {
-    const Shape matrix = matrix_shape("a tensor", shape);
+    const Shape matrix = muon_matrix_shape("a tensor", shape);
     return newton_schulz_flops(options_.newton_schulz, matrix[0], matrix[1]) + 10.0 * static_cast<double>(shape.elements());
+  }
+
+  Json tune(Backend& backend, std::span<const ShapeCount> shapes, MeasurementCache* cache) override {
+    take(tune_muon(backend, options_, shapes, cache));
+    return tuning_.to_json();
+  }
+
+  void adopt(const Json& choices) override {
+    MuonTuning tuning = MuonTuning::from_json(choices);
+    if (!tuning.forms.empty() && !options_.tune_numerics)
+      throw ConfigError("muon: measured Newton-Schulz forms were given, but tune_numerics is off: they would change the update");
+    take(std::move(tuning));
   }
 
   void prepare(Backend& backend, Stream& stream, const StepValues& values) override {
@@ -75,7 +79,7 @@ class Muon final : public UpdateRule {
     // Groups of equal shape in the order of their first item, each in batches that fit the workspace.
     std::vector<std::pair<Shape, std::vector<const UpdateItem*>>> groups;
     for (const UpdateItem& item : items) {
-      const Shape shape = matrix_shape(item.name, item.parameter.shape());
+      const Shape shape = muon_matrix_shape(item.name, item.parameter.shape());
       check_item(*this, item);
       auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& each) {
         return each.first == shape && each.second.front()->parameter.dtype() == item.parameter.dtype();
@@ -84,9 +88,12 @@ class Muon final : public UpdateRule {
       group->second.push_back(&item);
     }
     for (const auto& [shape, members] : groups) {
+      const auto count = static_cast<int64_t>(members.size());
+      const NewtonSchulzPlacement* tuned = tuning_.placement(shape);
       const NewtonSchulzPlacement placement =
-          newton_schulz_placement(options_.newton_schulz, shape[0], shape[1], members.front()->parameter.dtype(),
-                                  static_cast<int64_t>(members.size()), threads_, options_.workspace_bytes);
+          tuned ? *tuned
+                : newton_schulz_placement(options_.newton_schulz, shape[0], shape[1], members.front()->parameter.dtype(), count, threads_,
+                                          options_.workspace_bytes);
       const auto batch = static_cast<size_t>(placement.batch);
       for (size_t first = 0; first < members.size(); first += batch)
         update(backend, stream, shape, {members.data() + first, std::min(batch, members.size() - first)}, placement.queues);
@@ -98,6 +105,11 @@ class Muon final : public UpdateRule {
     Shape shape;
     HyperTensor hyper;
   };
+
+  void take(MuonTuning tuning) {
+    tuning_ = std::move(tuning);
+    options_.newton_schulz.measured_forms = tuning_.forms;
+  }
 
   void update(Backend& backend, Stream& stream, const Shape& shape, std::span<const UpdateItem* const> items, int queues) {
     const int64_t count = static_cast<int64_t>(items.size()), elements = shape.elements(), chunks = divide_up(elements, chunk);
@@ -152,6 +164,7 @@ class Muon final : public UpdateRule {
   }
 
   MuonOptions options_;
+  MuonTuning tuning_;
   StepValues values_;
   int threads_ = 0;  // of the backend; known from the first prepare() on
   HyperTensor momentum_hyper_;

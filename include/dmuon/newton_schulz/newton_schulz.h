@@ -31,6 +31,12 @@ enum class EpsilonMode : uint8_t {
 std::string_view name_of(EpsilonMode mode);  // "add", "clamp", "scaled"
 EpsilonMode epsilon_mode_from_name(std::string_view name);
 
+// A form that was measured to be the faster one for matrices of a shape.
+struct MeasuredForm {
+  int64_t rows = 0, columns = 0;
+  IterationForm form = IterationForm::direct;
+};
+
 struct NewtonSchulzSpecification {
   std::string coefficients = "keller5";
   int iterations = 0;  // 0: the set's; more than its rows repeats the last row
@@ -40,6 +46,9 @@ struct NewtonSchulzSpecification {
   EpsilonMode epsilon_mode = EpsilonMode::clamp;
   double epsilon = 1e-15;
   double safety = 1.0;  // of EpsilonMode::scaled
+  // What `automatic` means for these shapes, instead of the fixed table. Changes bits, so it is part of description() and
+  // has to be the same on all ranks and after a resume.
+  std::vector<MeasuredForm> measured_forms;
 
   // Every field that changes the result, with the restarts written out; read by people and compared on resume.
   Json description() const;
@@ -47,6 +56,10 @@ struct NewtonSchulzSpecification {
 // Throws ConfigError naming the field: unknown set, iterations outside [0, 99], restarts out of order or range,
 // epsilon or safety that is negative or not finite.
 void check(const NewtonSchulzSpecification& specification);
+
+// {"768x3072": "gram", ...} and back; ConfigError for anything else.
+Json to_json(std::span<const MeasuredForm> forms);
+std::vector<MeasuredForm> measured_forms_from(const Json& json);
 
 // FLOPs for one rows x columns matrix under the form the specification resolves to: 2 per multiply-add, symmetric
 // products at half.

@@ -46,6 +46,9 @@ struct MuonOptions {
   double scale_factor = 1.0;  // further factor on the update
   double weight_decay = 0.0;
   int64_t workspace_bytes = int64_t{64} << 20;  // soft bound on the scratch of one batch; changes no bits
+  // Lets tune() choose between the direct and the Gram form by measurement, which changes bits: the choices become part of
+  // newton_schulz.measured_forms, hence of description(), and the same ones have to be adopted after a resume.
+  bool tune_numerics = false;
 };
 
 // The published implementations, every field explicit: keller, torch, moonlight, dion, emerging, dmuon; and custom, the

@@ -1,0 +1,38 @@
+// Measures how to run the Newton-Schulz engine fastest on this backend, shape by shape, on random matrices. Nothing it
+// chooses by itself changes bits; the form does, and is only measured when asked for.
+#pragma once
+
+#include <span>
+
+#include "dmuon/core/measurement_cache.h"
+#include "dmuon/newton_schulz/newton_schulz.h"
+
+namespace dmuon {
+
+class NewtonSchulzTuner {
+ public:
+  // `cache` may be null: everything is measured. A matrix whose orthogonalisation takes more than `patience_flops` is not
+  // worth measuring: it fills the machine however it is run, and keeps the fixed choice.
+  NewtonSchulzTuner(Backend& backend, MeasurementCache* cache, double patience_flops = 2e10)
+      : backend_(backend), cache_(cache), patience_flops_(patience_flops) {}
+
+  // Placement of `count` float32 matrices: the fastest of those that need no more memory than the fixed choice, which a dry
+  // run has counted.
+  NewtonSchulzPlacement placement(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns, int64_t count,
+                                  int64_t workspace_bytes);
+  // The faster of direct and Gram for one matrix; the fixed one within `least_gain`.
+  IterationForm form(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns);
+
+  // Orthogonalisations run so far; 0 when the cache knew everything.
+  int64_t measurements() const { return measurements_; }
+
+ private:
+  double seconds(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns, const NewtonSchulzPlacement& placement);
+
+  Backend& backend_;
+  MeasurementCache* cache_;
+  double patience_flops_;
+  int64_t measurements_ = 0;
+};
+
+}  // namespace dmuon

@@ -1,0 +1,98 @@
+#include "optim/muon_tuning.h"
+
+#include <algorithm>
+
+#include "dmuon/core/error.h"
+#include "dmuon/core/text.h"
+
+namespace dmuon {
+namespace {
+
+std::string key_of(const Shape& shape) { return text(shape[0], "x", shape[1]); }
+
+}  // namespace
+
+Shape muon_matrix_shape(std::string_view parameter, const Shape& shape) {
+  if (shape.elements() > 0) {
+    if (shape.rank() == 2) return shape;
+    if (shape.rank() == 4) return Shape{shape[0], shape[1] * shape[2] * shape[3]};
+  }
+  throw ShapeError(text("muon: ", parameter, " has shape ", shape.to_string(),
+                        "; Muon takes matrices [out, in] and convolution weights [out, in, k, k]. Route it to adamw instead."));
+}
+
+const NewtonSchulzPlacement* MuonTuning::placement(const Shape& shape) const {
+  for (const Placed& each : placements)
+    if (each.shape == shape) return &each.placement;
+  return nullptr;
+}
+
+Json MuonTuning::to_json() const {
+  Json table = Json::object();
+  for (const Placed& each : placements) {
+    Json placement = Json::object();
+    placement.set("batch", each.placement.batch);
+    placement.set("queues", each.placement.queues);
+    table.set(key_of(each.shape), std::move(placement));
+  }
+  Json result = Json::object();
+  result.set("placements", std::move(table));
+  if (!forms.empty()) result.set("measured_forms", dmuon::to_json(forms));
+  return result;
+}
+
+MuonTuning MuonTuning::from_json(const Json& json) {
+  MuonTuning tuning;
+  for (const auto& [key, value] : json.as_object()) {
+    if (key == "measured_forms") {
+      tuning.forms = measured_forms_from(value);
+      continue;
+    }
+    if (key != "placements") throw ConfigError(text("choices of muon: unknown entry \"", key, "\""));
+    for (const auto& [name, placement] : value.as_object()) {
+      // The same notation as the forms: read by the same code.
+      Json one = Json::object();
+      one.set(name, name_of(IterationForm::direct));
+      const MeasuredForm shape = measured_forms_from(one).front();
+      const int64_t batch = placement.at("batch").as_integer(), queues = placement.at("queues").as_integer();
+      if (batch < 1 || queues < 1 || queues > batch || queues > 65536)
+        throw ConfigError(text("choices of muon: ", name, " in batches of ", batch, " on ", queues, " queues"));
+      tuning.placements.push_back({Shape{shape.rows, shape.columns}, {batch, static_cast<int>(queues)}});
+    }
+  }
+  return tuning;
+}
+
+MuonTuning tune_muon(Backend& backend, const MuonOptions& options, std::span<const ShapeCount> shapes, MeasurementCache* cache) {
+  MuonTuning tuning;
+  tuning.forms = options.newton_schulz.measured_forms;
+  NewtonSchulzTuner tuner(backend, cache);
+  NewtonSchulzSpecification specification = options.newton_schulz;
+  // Several given shapes may be one matrix shape; the largest count decides.
+  std::vector<ShapeCount> matrices;
+  for (const ShapeCount& each : shapes) {
+    const Shape shape = muon_matrix_shape("a tensor", each.shape);
+    const auto found = std::find_if(matrices.begin(), matrices.end(), [&](const ShapeCount& other) { return other.shape == shape; });
+    if (found == matrices.end())
+      matrices.push_back({shape, each.count});
+    else
+      found->count = std::max(found->count, each.count);
+  }
+  for (const auto& [shape, count] : matrices) {
+    const auto known = [&](const MeasuredForm& form) { return form.rows == shape[0] && form.columns == shape[1]; };
+    const bool choose = options.tune_numerics && specification.form == IterationForm::automatic;
+    if (choose && std::none_of(tuning.forms.begin(), tuning.forms.end(), known)) {
+      NewtonSchulzSpecification fixed = options.newton_schulz;
+      fixed.measured_forms.clear();
+      tuning.forms.push_back({shape[0], shape[1], tuner.form(fixed, shape[0], shape[1])});
+    }
+    // What the other shapes have chosen does not concern this one.
+    specification.measured_forms.clear();
+    for (const MeasuredForm& form : tuning.forms)
+      if (known(form)) specification.measured_forms = {form};
+    tuning.placements.push_back({shape, tuner.placement(specification, shape[0], shape[1], count, options.workspace_bytes)});
+  }
+  return tuning;
+}
+
+}  // namespace dmuon

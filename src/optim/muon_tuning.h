@@ -1,0 +1,34 @@
+// What Muon has measured before the first step: how the matrices of each shape share calls and threads, and, where the options
+// ask for it, the form of the iteration.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dmuon/newton_schulz/tuner.h"
+#include "dmuon/optim/muon.h"
+
+namespace dmuon {
+
+// [out, in] of a 2-D or 4-D weight; ShapeError naming the parameter otherwise.
+Shape muon_matrix_shape(std::string_view parameter, const Shape& shape);
+
+struct MuonTuning {
+  struct Placed {
+    Shape shape;  // two-dimensional
+    NewtonSchulzPlacement placement;
+  };
+  std::vector<Placed> placements;
+  std::vector<MeasuredForm> forms;
+
+  // The measured placement for `count` matrices of a shape, or null.
+  const NewtonSchulzPlacement* placement(const Shape& shape) const;
+  Json to_json() const;
+  static MuonTuning from_json(const Json& json);  // ConfigError
+};
+
+// Forms that `options` already hold are not measured again.
+MuonTuning tune_muon(Backend& backend, const MuonOptions& options, std::span<const ShapeCount> shapes, MeasurementCache* cache);
+
+}  // namespace dmuon
