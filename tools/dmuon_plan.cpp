@@ -2,6 +2,7 @@
 // inventory, hardware file, configuration or option that cannot be accepted.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <optional>
 
 #include "dmuon/core/error.h"
 #include "dmuon/core/file.h"
@@ -13,18 +14,22 @@ namespace {
 
 using dmuon::ConfigError, dmuon::text;
 
+// Options that a configuration may hold as well are absent unless given.
 struct Arguments {
-  std::string configuration, inventory, hardware = "configs/hardware/cpu.json", planner = "greedy", json, plot;
+  std::string configuration, inventory, hardware = "configs/hardware/cpu.json", json, plot;
   std::vector<std::string> overrides;
   std::vector<int> ranks{1};
-  int nodes = 0, largest_batch = 0;
-  double adamw_step_milliseconds = 0.0;
   bool only_planner = false;
-  dmuon::SimulationOptions options;
+  double adamw_step_milliseconds = 0.0, tokens_per_rank = 0.0;
+  int64_t largest_batch = 0;
+  std::optional<std::string> planner;
+  std::optional<int> nodes, window_units, stage, look_ahead;
+  std::optional<int64_t> memory_limit_bytes;
+  std::optional<double> planner_time_limit_seconds;
 };
 
 void declare(CLI::App& app, Arguments& a) {
-  auto* configuration = app.add_option("--config", a.configuration, "configuration file whose model is planned");
+  auto* configuration = app.add_option("--config", a.configuration, "configuration file whose model and distribution are planned");
   app.add_option("--set", a.overrides, "with --config: override one key; may be repeated")->allow_extra_args(false)->needs(configuration);
   app.add_option("--inventory", a.inventory, "inventory file (configs/inventories/*.json)")->excludes(configuration);
   app.add_option("--hardware", a.hardware, "hardware file (configs/hardware/*.json)")->capture_default_str();
@@ -32,38 +37,70 @@ void declare(CLI::App& app, Arguments& a) {
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  app.add_option("--nodes", a.nodes, "nodes, each with as many ranks; 0: as the hardware file fills them")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--planner", a.planner, "greedy, milp, round_robin or rank0")->capture_default_str();
+  app.add_option("--nodes", a.nodes, "nodes, each with as many ranks; 0: as the hardware file fills them")->check(CLI::Range(0, 1 << 20));
+  app.add_option("--planner", a.planner, "greedy (default), milp, round_robin or rank0");
   app.add_flag("--only-planner", a.only_planner, "leave the other planners out of the comparison");
-  app.add_option("--planner-time-limit-seconds", a.options.time_limit_seconds, "time limit of milp")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--window-units", a.options.window_units, "consecutive units that are updated and published together")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+  app.add_option("--planner-time-limit-seconds", a.planner_time_limit_seconds, "time limit of milp (10)")->check(CLI::PositiveNumber);
+  app.add_option("--window-units", a.window_units, "consecutive units that are updated and published together (4)")
+      ->check(CLI::Range(1, 1 << 20));
   app.add_option("--largest-batch", a.largest_batch, "equal matrices updated in one call at most; 0: as the hardware file says")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
-  app.add_option("--stage", a.options.stage, "sharding stage, 1 to 3")->check(CLI::Range(1, 3))->capture_default_str();
-  app.add_option("--memory-limit-bytes", a.options.memory_limit_bytes, "limit of masters, gradients and state of a rank; 0: none")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  app.add_option("--stage", a.stage, "sharding stage, 1 (default) to 3")->check(CLI::Range(1, 3));
+  app.add_option("--look-ahead", a.look_ahead, "units published ahead at stage 3 (2)")->check(CLI::Range(0, 1 << 20));
+  app.add_option("--memory-limit-bytes", a.memory_limit_bytes, "limit of masters, gradients and state of a rank; 0: none")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--adamw-step-milliseconds", a.adamw_step_milliseconds, "a measured AdamW step; gives the steps of the others")
       ->check(CLI::PositiveNumber);
-  app.add_option("--tokens-per-rank", a.options.tokens_per_rank, "tokens a rank computes per step; gives steps from the peak")
+  app.add_option("--tokens-per-rank", a.tokens_per_rank, "tokens a rank computes per step; gives steps from the peak")
       ->check(CLI::PositiveNumber);
   app.add_option("--json", a.json, "write the predictions to this file");
   app.add_option("--plot", a.plot, "write tab-separated lines to this file, for scripts/plot_scaling.py");
 }
 
-int nodes_of(const Arguments& a, int ranks, const dmuon::Hardware& hardware) {
-  if (a.nodes > 0) return a.nodes;
-  const auto per_node = static_cast<int>(hardware.ranks_per_node);
+// What is planned: model, machine, and the options that hold for every number of ranks; nodes 0 fills the machine's.
+struct Job {
+  dmuon::ModelInventory inventory;
+  dmuon::Hardware hardware;
+  dmuon::SimulationOptions options;
+};
+
+Job job_of(const Arguments& a) {
+  if (a.configuration.empty() == a.inventory.empty()) throw ConfigError("give --config FILE or --inventory FILE");
+  Job job;
+  job.hardware = dmuon::load_hardware(a.hardware);
+  job.options.nodes = 0;
+  if (a.inventory.empty()) {
+    const dmuon::Configuration configuration = dmuon::load_configuration(a.configuration, a.overrides);
+    job.inventory = dmuon::planned_inventory(configuration, dmuon::models());
+    job.options = dmuon::planned_options(configuration);
+    job.hardware.parameter_wire_bytes = configuration.distribution.compute_dtype == "bfloat16" ? 2.0 : 4.0;
+    job.hardware.gradient_wire_bytes = configuration.distribution.gradient_dtype == "bfloat16" ? 2.0 : 4.0;
+  } else {
+    job.inventory = dmuon::load_inventory(a.inventory);
+  }
+  if (a.largest_batch > 0) job.hardware.largest_batch = a.largest_batch;
+  dmuon::SimulationOptions& options = job.options;
+  if (a.planner) options.planner = dmuon::plan_strategy_from_name(*a.planner);
+  options.compare_planners = !a.only_planner;
+  options.nodes = a.nodes.value_or(options.nodes);
+  options.window_units = a.window_units.value_or(options.window_units);
+  options.stage = a.stage.value_or(options.stage);
+  options.look_ahead = a.look_ahead.value_or(options.look_ahead);
+  options.memory_limit_bytes = a.memory_limit_bytes.value_or(options.memory_limit_bytes);
+  options.time_limit_seconds = a.planner_time_limit_seconds.value_or(options.time_limit_seconds);
+  options.adamw_step_seconds = a.adamw_step_milliseconds * 1e-3;
+  options.tokens_per_rank = a.tokens_per_rank;
+  return job;
+}
+
+int nodes_of(const Job& job, int ranks) {
+  if (job.options.nodes > 0) return job.options.nodes;
+  const auto per_node = static_cast<int>(job.hardware.ranks_per_node);
   if (ranks <= per_node) return 1;
   if (ranks % per_node != 0)
-    throw ConfigError(text("--ranks ", ranks, " does not fill nodes of ", per_node, " (ranks_per_node of ", a.hardware, "); give --nodes"));
+    throw ConfigError(
+        text("--ranks ", ranks, " does not fill nodes of ", per_node, " (ranks_per_node of ", job.hardware.name, "); give --nodes"));
   return ranks / per_node;
 }
 
@@ -80,20 +117,13 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& failure) {
     return app.exit(failure) == 0 ? 0 : static_cast<int>(dmuon::ExitCode::bad_input);
   }
-  if (a.configuration.empty() == a.inventory.empty()) throw ConfigError("give --config FILE or --inventory FILE");
-  dmuon::Hardware hardware = dmuon::load_hardware(a.hardware);
-  if (a.largest_batch > 0) hardware.largest_batch = a.largest_batch;
-  const dmuon::ModelInventory inventory =
-      a.inventory.empty() ? dmuon::planned_inventory(dmuon::load_configuration(a.configuration, a.overrides), dmuon::models())
-                          : dmuon::load_inventory(a.inventory);
-  a.options.planner = dmuon::plan_strategy_from_name(a.planner);
-  a.options.adamw_step_seconds = a.adamw_step_milliseconds * 1e-3;
-  a.options.compare_planners = !a.only_planner;
+  const Job job = job_of(a);
   std::vector<dmuon::Simulation> simulations;
   for (const int ranks : a.ranks) {
-    a.options.ranks = ranks;
-    a.options.nodes = nodes_of(a, ranks, hardware);
-    simulations.push_back(dmuon::simulate(inventory, hardware, a.options));
+    dmuon::SimulationOptions options = job.options;
+    options.ranks = ranks;
+    options.nodes = nodes_of(job, ranks);
+    simulations.push_back(dmuon::simulate(job.inventory, job.hardware, options));
     std::printf("%s%s", simulations.size() > 1 ? "\n" : "", dmuon::describe(simulations.back()).c_str());
   }
   if (!a.json.empty()) {

@@ -51,7 +51,7 @@ class Job {
   std::vector<RankPrediction> ranks(const Plan& plan) const;
   MethodPrediction adamw() const;
   MethodPrediction gather() const;
-  MethodPrediction owner(const std::vector<RankPrediction>& ranks) const;
+  MethodPrediction owner(const Plan& plan, const std::vector<RankPrediction>& ranks) const;
 
  private:
   double pass_seconds(double passes, double elements) const { return 4.0 * passes * elements / hardware_.memory_bytes_per_second; }
@@ -61,7 +61,10 @@ class Job {
   }
   // A ring through all ranks in which every rank ends with `bytes`, the nodes one after the other.
   double all_gather_seconds(double bytes) const;
+  // Equal shares everywhere.
   void set_traffic(MethodPrediction& method) const;
+  // Busy time of the busier level when inside a node, and between nodes, every link carries so many elements once.
+  double link_seconds(double intra_elements, double inter_elements) const;
   int64_t parameter_bytes() const;
   int64_t local_gradient_bytes() const;
 
@@ -125,6 +128,14 @@ void Job::set_traffic(MethodPrediction& method) const {
   const Traffic publish = traffic_of(elements_, hardware_.parameter_wire_bytes, options_);
   method.intra_bytes = reduce.intra + (options_.stage == 3 ? 2 : 1) * publish.intra;
   method.inter_bytes = reduce.inter + publish.inter;
+  method.link_seconds = link_seconds(elements_ * (shards_ - 1) / shards_, elements_ * (options_.nodes - 1) / options_.nodes);
+}
+
+double Job::link_seconds(double intra_elements, double inter_elements) const {
+  const double publishes = options_.stage == 3 ? 2.0 : 1.0;
+  const double intra = intra_elements * (hardware_.gradient_wire_bytes + publishes * hardware_.parameter_wire_bytes);
+  const double inter = inter_elements * (hardware_.gradient_wire_bytes + hardware_.parameter_wire_bytes);
+  return std::max(intra / hardware_.intra.bytes_per_second, inter / hardware_.inter.bytes_per_second);
 }
 
 MethodPrediction Job::adamw() const {
@@ -170,7 +181,9 @@ MethodPrediction Job::gather() const {
   return method;
 }
 
-MethodPrediction Job::owner(const std::vector<RankPrediction>& ranks) const {
+// A ring of n takes n - 1 turns as long as the largest share; broadcasts (and reduces to one) carry everything over every link
+// once. The cheaper form is taken per unit.
+MethodPrediction Job::owner(const Plan& plan, const std::vector<RankPrediction>& ranks) const {
   MethodPrediction method;
   method.method = "owner";
   for (const RankPrediction& rank : ranks) {
@@ -181,7 +194,43 @@ MethodPrediction Job::owner(const std::vector<RankPrediction>& ranks) const {
     method.memory_bytes = std::max(method.memory_bytes, rank.memory_bytes());
   }
   set_traffic(method);
+  const auto cheaper = [](double all, double largest, int participants) { return std::min(all, (participants - 1) * largest); };
+  double intra = 0.0, inter = 0.0;
+  for (const UnitLayout& unit : plan.units) {
+    double largest_segment = 0.0;
+    for (int shard = 0; shard < shards_; ++shard) {
+      const auto first = unit.cuts.begin() + shard * options_.nodes;
+      double largest_slot = 0.0;
+      for (int node = 0; node < options_.nodes; ++node)
+        largest_slot = std::max(largest_slot, static_cast<double>(first[node + 1] - first[node]));
+      const double segment = static_cast<double>(first[options_.nodes] - first[0]);
+      largest_segment = std::max(largest_segment, segment);
+      inter += cheaper(segment, largest_slot, options_.nodes);
+    }
+    intra += cheaper(static_cast<double>(unit.elements), largest_segment, shards_);
+  }
+  method.link_seconds = link_seconds(intra, inter);
   return method;
+}
+
+// Forward and backward hide what the links carry as long as they last longer; the optimizer hides nothing.
+void set_steps(const Hardware& hardware, Simulation& simulation) {
+  const SimulationOptions& options = simulation.options;
+  double rest = 0.0;
+  if (options.tokens_per_rank > 0.0)
+    rest = 6.0 * static_cast<double>(simulation.parameters) * options.tokens_per_rank /
+           (hardware.training_efficiency * hardware.peak_flops_per_second);
+  if (options.adamw_step_seconds > 0.0) {
+    const double optimizer = simulation.methods[0].optimizer_seconds();
+    rest = options.adamw_step_seconds - optimizer;
+    if (rest <= 0.0)
+      throw ConfigError(
+          text("an AdamW step of ", options.adamw_step_seconds, " s is shorter than its optimizer, predicted as ", optimizer, " s"));
+  }
+  if (rest == 0.0) return;
+  for (MethodPrediction& method : simulation.methods)
+    method.step_seconds = std::max(rest, method.link_seconds) + method.optimizer_seconds();
+  if (options.adamw_step_seconds > 0.0) simulation.methods[0].step_seconds = options.adamw_step_seconds;
 }
 
 PlannerPrediction planner_prediction(const Plan& plan) {
@@ -263,19 +312,8 @@ Simulation simulate(const ModelInventory& inventory, const Hardware& hardware, c
 
   const Job job(inventory, hardware, simulation.options);
   simulation.ranks = job.ranks(plan);
-  simulation.methods = {job.adamw(), job.gather(), job.owner(simulation.ranks)};
-  double rest = 0.0;  // forward, backward and the communication that AdamW leaves exposed
-  if (options.tokens_per_rank > 0.0)
-    rest = 6.0 * static_cast<double>(simulation.parameters) * options.tokens_per_rank /
-           (hardware.training_efficiency * hardware.peak_flops_per_second);
-  if (options.adamw_step_seconds > 0.0) {
-    rest = options.adamw_step_seconds - simulation.methods[0].optimizer_seconds();
-    if (rest <= 0.0)
-      throw ConfigError(text("an AdamW step of ", options.adamw_step_seconds, " s is shorter than its optimizer, predicted as ",
-                             simulation.methods[0].optimizer_seconds(), " s"));
-  }
-  if (rest > 0.0)
-    for (MethodPrediction& method : simulation.methods) method.step_seconds = rest + method.optimizer_seconds();
+  simulation.methods = {job.adamw(), job.gather(), job.owner(plan, simulation.ranks)};
+  set_steps(hardware, simulation);
   return simulation;
 }
 

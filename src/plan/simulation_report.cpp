@@ -70,12 +70,12 @@ std::string planner_table(const std::vector<PlannerPrediction>& planners) {
 std::string method_table(const Simulation& simulation) {
   const bool steps = simulation.methods[0].step_seconds > 0.0;
   const double baseline = simulation.methods[0].step_seconds;
-  Rows rows{{"method", "optimizer ms", "matrices", "rest", "collectives", "sent in nodes", "sent between", "fullest rank"}};
+  Rows rows{{"method", "optimizer ms", "matrices", "rest", "collectives", "links ms", "sent in nodes", "sent between", "fullest rank"}};
   if (steps) rows[0].insert(rows[0].end(), {"step ms", "against AdamW"});
   for (const MethodPrediction& method : simulation.methods) {
     rows.push_back({method.method, milliseconds(method.optimizer_seconds()), milliseconds(method.matrix_seconds),
-                    milliseconds(method.elementwise_seconds), milliseconds(method.gather_seconds), format_bytes(method.intra_bytes),
-                    format_bytes(method.inter_bytes), format_bytes(method.memory_bytes)});
+                    milliseconds(method.elementwise_seconds), milliseconds(method.gather_seconds), milliseconds(method.link_seconds),
+                    format_bytes(method.intra_bytes), format_bytes(method.inter_bytes), format_bytes(method.memory_bytes)});
     if (steps)
       rows.back().insert(rows.back().end(), {format_number(method.step_seconds * 1e3, 1), percent(method.step_seconds / baseline - 1.0)});
   }
@@ -127,6 +127,7 @@ Json to_json(const Simulation& simulation) {
     row.set("matrix_seconds", method.matrix_seconds);
     row.set("elementwise_seconds", method.elementwise_seconds);
     row.set("gather_seconds", method.gather_seconds);
+    row.set("link_seconds", method.link_seconds);
     row.set("step_seconds", method.step_seconds > 0.0 ? Json(method.step_seconds) : Json());
     row.set("intra_bytes", method.intra_bytes);
     row.set("inter_bytes", method.inter_bytes);

@@ -36,4 +36,17 @@ ModelInventory planned_inventory(const Configuration& configuration, const std::
   return inventory;
 }
 
+SimulationOptions planned_options(const Configuration& configuration) {
+  const DistributionConfiguration& distribution = configuration.distribution;
+  SimulationOptions options;
+  options.nodes = static_cast<int>(distribution.nodes);
+  options.planner = plan_strategy_from_name(distribution.planner);
+  options.window_units = static_cast<int>(distribution.window_units);
+  options.time_limit_seconds = distribution.planner_time_limit_seconds;
+  options.stage = static_cast<int>(distribution.stage);
+  options.look_ahead = static_cast<int>(distribution.look_ahead);
+  options.memory_limit_bytes = distribution.memory_limit_bytes;
+  return options;
+}
+
 }  // namespace dmuon

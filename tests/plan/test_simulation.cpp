@@ -161,7 +161,39 @@ TEST_CASE("steps: from a measured AdamW step, and from tokens and the peak") {
   options.tokens_per_rank = 1000.0;
   const Simulation computed = simulate(inventory, hardware, options);
   const double compute = 6.0 * 124439808.0 * 1000.0 / (hardware.peak_flops_per_second * hardware.training_efficiency);
-  for (const MethodPrediction& m : computed.methods) CHECK(m.step_seconds == Approx(compute + m.optimizer_seconds()));
+  for (const MethodPrediction& m : computed.methods) {
+    CHECK(m.link_seconds < compute);
+    CHECK(m.step_seconds == Approx(compute + m.optimizer_seconds()));
+  }
+  // Links that last longer than forward and backward set the pace.
+  options.tokens_per_rank = 1.0;
+  const Simulation starved = simulate(inventory, hardware, options);
+  for (const MethodPrediction& m : starved.methods) CHECK(m.step_seconds == Approx(m.link_seconds + m.optimizer_seconds()));
+}
+
+TEST_CASE("links: equal shares cost (n - 1) / n of everything, owners at most everything, one owner exactly that") {
+  const ModelInventory inventory = inventory_from_json(
+      parse_json(
+          R"({"name": "m", "source": "s", "units": [{"name": "u", "tensors": [{"name": "w", "shape": [640, 640], "role": "matrix"}]}]})",
+          "m"),
+      "m");
+  Hardware hardware = hardware_of("cpu");
+  hardware.intra.bytes_per_second = hardware.inter.bytes_per_second = 1e9;
+  const double all = 640.0 * 640.0 * (4.0 + 4.0) / 1e9;
+  for (const auto& [ranks, nodes] : {std::pair{4, 1}, {4, 4}}) {
+    const Simulation simulation = simulate(inventory, hardware, job(ranks, nodes));
+    CHECK(method(simulation, "adamw").link_seconds == Approx(0.75 * all));
+    CHECK(method(simulation, "owner").link_seconds == Approx(all));
+  }
+  CHECK(method(simulate(inventory, hardware, job(1, 1)), "owner").link_seconds == 0.0);
+  // Four matrices on four ranks are equal shares.
+  const ModelInventory four = inventory_from_json(
+      parse_json(
+          R"({"name": "m", "source": "s", "units": [{"name": "u", "tensors": [{"name": "w", "shape": [640, 160], "role": "matrix", "count": 4}]}]})",
+          "m"),
+      "m");
+  hardware.largest_batch = 1;
+  CHECK(method(simulate(four, hardware, job(4, 1)), "owner").link_seconds == Approx(0.75 * all));
 }
 
 TEST_CASE("all planners are compared, the chosen one first") {

@@ -62,6 +62,12 @@ TEST_CASE("the model of a configuration, with overrides") {
   INFO(ended.output);
   CHECK(ended.exit_code == 0);
   CHECK(ended.output.find("72 matrices") != std::string::npos);
+  const Ended chosen =
+      plan("--config configs/bench_gpt2_124m.json --set distribution.planner=round_robin --set distribution.stage=3 --ranks 2");
+  CHECK(chosen.output.find("stage 3, planner round_robin") != std::string::npos);
+  const Ended overridden =
+      plan("--config configs/bench_gpt2_124m.json --set distribution.planner=round_robin --planner rank0 --stage 1 --ranks 2");
+  CHECK(overridden.output.find("stage 1, planner rank0") != std::string::npos);
   const Ended element_wise = plan("--config configs/bench_gpt2_124m.json --set optimizer.matrix.rule=adamw --ranks 3 --nodes 3");
   INFO(element_wise.output);
   CHECK(element_wise.exit_code == 0);

@@ -30,7 +30,8 @@ struct SimulationOptions {
   int stage = 1;                     // 1 to 3, for memory and traffic
   int look_ahead = 2;                // units published ahead at stage 3
   int64_t memory_limit_bytes = 0;    // of masters, gradients and state of a rank; 0: none
-  // One of them gives step times. A measured step with AdamW, or tokens a rank computes per step.
+  // One of them gives step times: a measured step with AdamW, whose time without the optimizer is kept for the others, or
+  // tokens that a rank computes per step. Either hides the links' time until they take longer.
   double adamw_step_seconds = 0.0;
   double tokens_per_rank = 0.0;
 };
@@ -58,6 +59,7 @@ struct MethodPrediction {
   std::string method;                                      // "adamw", "gather", "owner"
   double matrix_seconds = 0.0, elementwise_seconds = 0.0;  // of the slowest rank
   double gather_seconds = 0.0;                             // collectives inside the optimizer: gather only
+  double link_seconds = 0.0;                               // that the busier level of links carries reduces and publishes
   double step_seconds = 0.0;                               // 0: no step was given
   int64_t intra_bytes = 0, inter_bytes = 0;                // sent by all ranks in a step
   int64_t memory_bytes = 0;                                // of the fullest rank, activations excluded
