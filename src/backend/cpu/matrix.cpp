@@ -33,13 +33,15 @@ void cut(const simd::Table& simd, const simd::GemmTask& whole, int64_t pieces, s
     }
   }
   const int64_t across = pieces / down;
+  // Symmetric: a block on the diagonal stays in one piece.
+  const int64_t row_multiple = whole.symmetric ? simd.tile_columns : simd.tile_rows;
   for (int64_t i = 0; i < down; ++i)
     for (int64_t j = 0; j < across; ++j) {
       simd::GemmTask piece = whole;
       const double top = static_cast<double>(i) / static_cast<double>(down),
                    bottom = static_cast<double>(i + 1) / static_cast<double>(down);
-      piece.row_begin = boundary(whole.symmetric ? std::sqrt(top) : top, whole.m, simd.tile_rows);
-      piece.row_end = boundary(whole.symmetric ? std::sqrt(bottom) : bottom, whole.m, simd.tile_rows);
+      piece.row_begin = boundary(whole.symmetric ? std::sqrt(top) : top, whole.m, row_multiple);
+      piece.row_end = boundary(whole.symmetric ? std::sqrt(bottom) : bottom, whole.m, row_multiple);
       if (i + 1 == down) piece.row_end = whole.m;
       piece.column_begin = boundary(static_cast<double>(j) / static_cast<double>(across), whole.n, simd.tile_columns);
       piece.column_end = boundary(static_cast<double>(j + 1) / static_cast<double>(across), whole.n, simd.tile_columns);

@@ -1,6 +1,6 @@
 // Own matrix product: packed panels and one register tile. Every output element sums over k in one order that depends on
-// k alone: blocks of `depth_block`, inside a block from zero in the order of k, blocks added in order. So any split of the
-// output over threads gives the same bits.
+// k alone: equal blocks, inside a block from zero in the order of k, blocks added in order. So any split of the output over
+// threads gives the same bits.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ struct GemmTask {
   float alpha = 1, beta = 0, diagonal = 0;
   const float* bias = nullptr;
   // Only the lower triangle of the given rows (columns <= row, whatever column range is given) is computed; each element
-  // is also written at its mirrored place. Of c only the lower triangle is read.
+  // is also written at its mirrored place. Of c only the lower triangle counts. Rows begin on a multiple of the table's
+  // tile_columns.
   bool symmetric = false;
   int64_t row_begin = 0, row_end = 0, column_begin = 0, column_end = 0;
   float* workspace = nullptr;  // gemm_workspace_floats(...), aligned to 64 bytes

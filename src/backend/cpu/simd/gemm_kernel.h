@@ -46,22 +46,40 @@ __attribute__((always_inline)) inline void multiply_tile(int64_t depth, const fl
   }
 }
 
-// Transposes a block of 4 x 4 floats: rows at source + i * stride become columns; row j of the result is written at
-// destination + j * destination_stride.
-typedef float Quad __attribute__((vector_size(16)));
-typedef float UnalignedQuad __attribute__((vector_size(16), aligned(4), may_alias));
-inline void transpose_4x4(const float* source, int64_t stride, float* destination, int64_t destination_stride) {
-  const Quad r0 = *reinterpret_cast<const UnalignedQuad*>(source);
-  const Quad r1 = *reinterpret_cast<const UnalignedQuad*>(source + stride);
-  const Quad r2 = *reinterpret_cast<const UnalignedQuad*>(source + 2 * stride);
-  const Quad r3 = *reinterpret_cast<const UnalignedQuad*>(source + 3 * stride);
-  const Quad low01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5), high01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
-  const Quad low23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5), high23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
-  *reinterpret_cast<UnalignedQuad*>(destination) = __builtin_shufflevector(low01, low23, 0, 1, 4, 5);
-  *reinterpret_cast<UnalignedQuad*>(destination + destination_stride) = __builtin_shufflevector(low01, low23, 2, 3, 6, 7);
-  *reinterpret_cast<UnalignedQuad*>(destination + 2 * destination_stride) = __builtin_shufflevector(high01, high23, 0, 1, 4, 5);
-  *reinterpret_cast<UnalignedQuad*>(destination + 3 * destination_stride) = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
+// Transposes a block of transpose_side x transpose_side floats: row j of the result, written at destination + j *
+// destination_stride, is column j of the rows at source + i * stride.
+#if defined(__AVX2__)
+constexpr int64_t transpose_side = 8;
+inline void transpose_block(const float* source, int64_t stride, float* destination, int64_t destination_stride) {
+  // Halves of rows i and i + 4 side by side; then 4 x 4 transposes in both halves at once.
+  const auto halves = [&](int64_t row, int64_t column) {
+    const float* from = source + row * stride + column;
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(from)), _mm_loadu_ps(from + 4 * stride), 1);
+  };
+#pragma GCC unroll 2
+  for (int64_t column = 0; column < 8; column += 4) {
+    const __m256 r0 = halves(0, column), r1 = halves(1, column), r2 = halves(2, column), r3 = halves(3, column);
+    const __m256 low01 = _mm256_unpacklo_ps(r0, r1), high01 = _mm256_unpackhi_ps(r0, r1);
+    const __m256 low23 = _mm256_unpacklo_ps(r2, r3), high23 = _mm256_unpackhi_ps(r2, r3);
+    float* to = destination + column * destination_stride;
+    _mm256_storeu_ps(to, _mm256_shuffle_ps(low01, low23, 0x44));
+    _mm256_storeu_ps(to + destination_stride, _mm256_shuffle_ps(low01, low23, 0xee));
+    _mm256_storeu_ps(to + 2 * destination_stride, _mm256_shuffle_ps(high01, high23, 0x44));
+    _mm256_storeu_ps(to + 3 * destination_stride, _mm256_shuffle_ps(high01, high23, 0xee));
+  }
 }
+#else
+constexpr int64_t transpose_side = 4;
+inline void transpose_block(const float* source, int64_t stride, float* destination, int64_t destination_stride) {
+  __m128 r0 = _mm_loadu_ps(source), r1 = _mm_loadu_ps(source + stride);
+  __m128 r2 = _mm_loadu_ps(source + 2 * stride), r3 = _mm_loadu_ps(source + 3 * stride);
+  _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
+  _mm_storeu_ps(destination, r0);
+  _mm_storeu_ps(destination + destination_stride, r1);
+  _mm_storeu_ps(destination + 2 * destination_stride, r2);
+  _mm_storeu_ps(destination + 3 * destination_stride, r3);
+}
+#endif
 
 // Packing walks a few rows at a time across all panels: reads stay sequential, whatever power of two the stride is.
 constexpr int64_t pack_rows_at_once = 8;
@@ -90,12 +108,13 @@ inline void pack_right_transposed(const float* source, int64_t stride, int64_t d
   for (int64_t first = 0; first < columns; first += tile_columns, destination += depth * tile_columns) {
     const int64_t width = columns - first < tile_columns ? columns - first : tile_columns;
     const float* from = source + first * stride;
-    const int64_t whole_columns = width & ~int64_t{3}, whole_depth = depth & ~int64_t{3};
-    for (int64_t j = 0; j < whole_columns; j += 4) {
-      for (int64_t k = 0; k < whole_depth; k += 4)
-        transpose_4x4(from + j * stride + k, stride, destination + k * tile_columns + j, tile_columns);
+    constexpr int64_t side = transpose_side;
+    const int64_t whole_columns = width / side * side, whole_depth = depth / side * side;
+    for (int64_t j = 0; j < whole_columns; j += side) {
+      for (int64_t k = 0; k < whole_depth; k += side)
+        transpose_block(from + j * stride + k, stride, destination + k * tile_columns + j, tile_columns);
       for (int64_t k = whole_depth; k < depth; ++k)
-        for (int64_t i = j; i < j + 4; ++i) destination[k * tile_columns + i] = from[i * stride + k];
+        for (int64_t i = j; i < j + side; ++i) destination[k * tile_columns + i] = from[i * stride + k];
     }
     for (int64_t j = whole_columns; j < tile_columns; ++j)
       for (int64_t k = 0; k < depth; ++k) destination[k * tile_columns + j] = j < width ? from[j * stride + k] : 0.0f;

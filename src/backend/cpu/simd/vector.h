@@ -26,6 +26,15 @@ inline Floats load(const float* p) { return *reinterpret_cast<const UnalignedFlo
 inline void store(float* p, Floats v) { *reinterpret_cast<UnalignedFloats*>(p) = v; }
 inline Floats broadcast(float x) { return x - Floats{}; }
 
+// a * b + c, in one rounding where the instruction set has it: the same in every place of the source.
+#if defined(__AVX512F__)
+inline Floats multiply_add(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+#elif defined(__AVX2__)
+inline Floats multiply_add(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
+#else
+inline Floats multiply_add(Floats a, Floats b, Floats c) { return a * b + c; }
+#endif
+
 // The first `count` < lanes elements; the others read as `fill` and are not written.
 inline Floats load_partial(const float* p, int64_t count, float fill = 0.0f) {
   Floats v = broadcast(fill);
