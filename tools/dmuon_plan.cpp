@@ -21,7 +21,7 @@ struct Arguments {
   std::vector<int> ranks{1};
   bool only_planner = false;
   double adamw_step_milliseconds = 0.0, tokens_per_rank = 0.0;
-  int64_t largest_batch = 0;
+  int64_t largest_batch = 0, divisor = 1;
   std::optional<std::string> planner;
   std::optional<int> nodes, window_units, stage, look_ahead;
   std::optional<int64_t> memory_limit_bytes;
@@ -32,6 +32,9 @@ void declare(CLI::App& app, Arguments& a) {
   auto* configuration = app.add_option("--config", a.configuration, "configuration file whose model and distribution are planned");
   app.add_option("--set", a.overrides, "with --config: override one key; may be repeated")->allow_extra_args(false)->needs(configuration);
   app.add_option("--inventory", a.inventory, "inventory file (configs/inventories/*.json)")->excludes(configuration);
+  app.add_option("--divide-sizes", a.divisor, "divide every size of the model, rounded up: a small likeness of a large model")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
   app.add_option("--hardware", a.hardware, "hardware file (configs/hardware/*.json)")->capture_default_str();
   app.add_option("--ranks", a.ranks, "ranks of the job; several separated by commas give one report each")
       ->delimiter(',')
@@ -79,6 +82,7 @@ Job job_of(const Arguments& a) {
   } else {
     job.inventory = dmuon::load_inventory(a.inventory);
   }
+  job.inventory = dmuon::divided(job.inventory, a.divisor);
   if (a.largest_batch > 0) job.hardware.largest_batch = a.largest_batch;
   dmuon::SimulationOptions& options = job.options;
   if (a.planner) options.planner = dmuon::plan_strategy_from_name(*a.planner);

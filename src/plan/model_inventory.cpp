@@ -137,4 +137,16 @@ ModelInventory load_inventory(const std::filesystem::path& path) {
   return inventory_from_json(parse_json(read_file(path, int64_t{64} << 20), path.string()), path.string());
 }
 
+ModelInventory divided(const ModelInventory& inventory, int64_t divisor) {
+  if (divisor < 1) throw ConfigError(text("sizes of ", inventory.name, ": expected a divisor of at least 1, found ", divisor));
+  ModelInventory result = inventory;
+  if (divisor > 1) result.name = text(inventory.name, " / ", divisor);
+  for (InventoryTensor& tensor : result.tensors) {
+    std::vector<int64_t> sizes;
+    for (int64_t size : tensor.shape.sizes()) sizes.push_back(divide_up(size, divisor));
+    tensor.shape = Shape(sizes);
+  }
+  return result;
+}
+
 }  // namespace dmuon

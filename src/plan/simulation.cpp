@@ -44,8 +44,10 @@ class Job {
     std::vector<int64_t> unit_elements(inventory.units.size(), 0);
     for (const InventoryTensor& tensor : inventory.tensors) unit_elements[static_cast<size_t>(tensor.unit)] += tensor.shape.elements();
     std::sort(unit_elements.rbegin(), unit_elements.rend());
-    for (size_t i = 0; i < unit_elements.size() && i < static_cast<size_t>(1 + options.look_ahead); ++i)
-      live_elements_ += static_cast<double>(unit_elements[i]);
+    for (size_t i = 0; i < unit_elements.size(); ++i) {
+      if (i < static_cast<size_t>(1 + options.look_ahead)) live_elements_ += static_cast<double>(unit_elements[i]);
+      if (i < 2) leaving_elements_ += static_cast<double>(unit_elements[i]);
+    }
   }
 
   std::vector<RankPrediction> ranks(const Plan& plan) const;
@@ -65,7 +67,7 @@ class Job {
   void set_traffic(MethodPrediction& method) const;
   // Busy time of the busier level when inside a node, and between nodes, every link carries so many elements once.
   double link_seconds(double intra_elements, double inter_elements) const;
-  int64_t parameter_bytes() const;
+  int64_t parameter_bytes(double owned_elements) const;
   int64_t local_gradient_bytes() const;
 
   const ModelInventory& inventory_;
@@ -73,17 +75,20 @@ class Job {
   const SimulationOptions& options_;
   int shards_;
   double elements_ = 0.0, matrix_elements_ = 0.0;
-  double live_elements_ = 0.0;  // of the units that stage 3 holds whole at once
+  double live_elements_ = 0.0;     // of the units that stage 3 holds whole at once
+  double leaving_elements_ = 0.0;  // of the units whose gradients stages 2 and 3 hold: one fills while one leaves
 };
 
-int64_t Job::parameter_bytes() const {
+// Of a rank that holds masters of `owned_elements`. Published in float32, a master is its own published value.
+int64_t Job::parameter_bytes(double owned_elements) const {
+  const bool apart = options_.stage == 3 || hardware_.parameter_wire_bytes != float_bytes;
   // Stage 3 keeps the units in use and, between forward and backward, this rank's segment of its node's copy.
   const double held = options_.stage < 3 ? elements_ : std::min(elements_, live_elements_ + elements_ / shards_);
-  return bytes_of(held, hardware_.parameter_wire_bytes);
+  return bytes_of(held - (apart ? 0.0 : owned_elements), hardware_.parameter_wire_bytes);
 }
 
 int64_t Job::local_gradient_bytes() const {
-  return bytes_of(options_.stage == 1 ? elements_ : live_elements_, hardware_.gradient_wire_bytes);
+  return bytes_of(options_.stage == 1 ? elements_ : leaving_elements_, hardware_.gradient_wire_bytes);
 }
 
 std::vector<RankPrediction> Job::ranks(const Plan& plan) const {
@@ -110,7 +115,7 @@ std::vector<RankPrediction> Job::ranks(const Plan& plan) const {
     // Master and momentum; master and two moments.
     rank.state_bytes = float_bytes * (2 * rank.matrix_elements + 3 * rank.elementwise_elements);
     rank.gradient_bytes = local_gradient_bytes() + float_bytes * (rank.matrix_elements + rank.elementwise_elements);
-    rank.parameter_bytes = parameter_bytes();
+    rank.parameter_bytes = parameter_bytes(static_cast<double>(rank.matrix_elements + rank.elementwise_elements));
     // Reduce: every other segment leaves for its shard, then every other slot of the own segment for its node. Publish: the
     // mirror. Stage 3 publishes once more inside the node.
     const double segment = segments[i % static_cast<size_t>(shards_)], slot = slots[i];
@@ -143,7 +148,7 @@ MethodPrediction Job::adamw() const {
   method.method = "adamw";
   const double share = elementwise_share(elements_);
   method.elementwise_seconds = pass_seconds(hardware_.adamw_passes, share);
-  method.memory_bytes = bytes_of(share, 4.0 * float_bytes) + local_gradient_bytes() + parameter_bytes();
+  method.memory_bytes = bytes_of(share, 4.0 * float_bytes) + local_gradient_bytes() + parameter_bytes(share);
   set_traffic(method);
   return method;
 }
@@ -173,7 +178,8 @@ MethodPrediction Job::gather() const {
   const double rest = elementwise_share(elements_ - matrix_elements_);
   method.elementwise_seconds = pass_seconds(hardware_.adamw_passes, rest);
   method.memory_bytes = bytes_of(matrix_elements_ / options_.ranks, 3.0 * float_bytes) + bytes_of(rest, 4.0 * float_bytes) +
-                        local_gradient_bytes() + parameter_bytes() + bytes_of(largest, hardware_.gradient_wire_bytes);
+                        local_gradient_bytes() + parameter_bytes(matrix_elements_ / options_.ranks + rest) +
+                        bytes_of(largest, hardware_.gradient_wire_bytes);
   set_traffic(method);
   const Traffic gradients = traffic_of(matrix_elements_, hardware_.gradient_wire_bytes, options_);
   method.intra_bytes += gradients.intra;

@@ -146,6 +146,34 @@ TEST_CASE("more ranks never slow the owner, larger stages never hold more, slowe
   CHECK(method(simulate(inventory, hardware, job(16, 2)), "gather").gather_seconds > fast);
 }
 
+// 4 ranks, two equal units of 2 matrices [8, 4] and an embedding of 64: 192 elements, 48 a rank.
+TEST_CASE("memory of a rank, by hand") {
+  const ModelInventory inventory = inventory_from_json(
+      parse_json(
+          R"({"name": "m", "source": "s", "units": [{"name": "u", "count": 2, "tensors": [{"name": "w", "shape": [8, 4], "role": "matrix", "count": 2}]},
+        {"name": "e", "tensors": [{"name": "w", "shape": [4, 16], "role": "vector"}]}]})",
+          "m"),
+      "m");
+  Hardware hardware = hardware_of("cpu");
+  SimulationOptions options = job(4, 1, 1);
+  options.look_ahead = 0;
+  for (double wire : {2.0, 4.0}) {
+    hardware.parameter_wire_bytes = hardware.gradient_wire_bytes = wire;
+    const auto held = [&](int stage, auto field) {
+      options.stage = stage;
+      int64_t sum = 0;
+      for (const RankPrediction& rank : simulate(inventory, hardware, options).ranks) sum += rank.*field;
+      return static_cast<double>(sum);
+    };
+    // Four ranks together. Masters and momentum or two moments; gradients: local ones, and 192 reduced in float32.
+    for (int stage : {1, 2, 3}) CHECK(held(stage, &RankPrediction::state_bytes) == 128 * 8 + 64 * 12);
+    CHECK(held(1, &RankPrediction::gradient_bytes) == 4 * 192 * wire + 192 * 4);
+    CHECK(held(2, &RankPrediction::gradient_bytes) == 4 * 128 * wire + 192 * 4);  // two units of 64
+    CHECK(held(1, &RankPrediction::parameter_bytes) == (wire == 4.0 ? 3 * 192 * 4 : 4 * 192 * 2));
+    CHECK(held(3, &RankPrediction::parameter_bytes) == 4 * (64 + 48) * wire);  // one unit and a quarter of the model
+  }
+}
+
 TEST_CASE("steps: from a measured AdamW step, and from tokens and the peak") {
   const ModelInventory inventory = inventory_of("gpt2-124m");
   const Hardware hardware = hardware_of("cpu");

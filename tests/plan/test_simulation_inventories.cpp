@@ -83,6 +83,16 @@ TEST_CASE("repeated units and tensors are written out with numbers") {
   CHECK(inventory.unit_elements(1) == 29);
 }
 
+TEST_CASE("a divided model has every size divided, rounded up") {
+  const ModelInventory whole = shipped("wall-oss-0.5"), eighth = divided(whole, 8);
+  CHECK(eighth.name == "Wall-OSS-0.5 / 8");
+  CHECK(eighth.matrices() == 417);
+  CHECK(eighth.matrix_elements() == whole.matrix_elements() / 64);  // all its sizes are multiples of 8
+  const std::string tensor = R"({"name": "w", "shape": [9, 2], "role": "matrix"})";
+  CHECK(divided(inventory_from_json(parse_json(with_tensor(tensor), "x.json"), "x.json"), 4).tensors[0].shape == Shape{3, 1});
+  CHECK_THROWS_AS(divided(whole, 0), ConfigError);
+}
+
 TEST_CASE("a damaged inventory is refused with file and key") {
   refused(R"([])", "", "expected an object");
   refused(R"({"source": "s", "units": []})", "name", "missing");

@@ -51,4 +51,7 @@ ModelInventory inventory_from_json(const Json& json, std::string_view origin);
 // StorageError when the file cannot be read.
 ModelInventory load_inventory(const std::filesystem::path& path);
 
+// The same model with every size divided, rounded up: small enough to run where the model is not. ConfigError when `divisor` < 1.
+ModelInventory divided(const ModelInventory& inventory, int64_t divisor);
+
 }  // namespace dmuon
