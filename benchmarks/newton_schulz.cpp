@@ -107,7 +107,7 @@ Turns take_turns(const Arguments& arguments, const std::vector<std::function<voi
 
 struct Case {
   int64_t rows = 0, columns = 0, batch = 1;
-  bool restarts = true;  // those of the set's table, or one segment
+  std::vector<int> restarts = {};  // of the Gram form; empty: one segment
 };
 
 class Comparisons {
@@ -124,7 +124,8 @@ class Comparisons {
 
   void orthogonalization(const Case& c) {
     NewtonSchulzSpecification specification = specification_;
-    specification.disable_restarts = !c.restarts;
+    specification.restarts = c.restarts;
+    specification.disable_restarts = c.restarts.empty();
     std::vector<Tensor> matrices, inputs;
     for (int64_t i = 0; i < c.batch; ++i) {
       matrices.push_back(random_tensor(*backend_, {c.rows, c.columns}));
@@ -144,8 +145,7 @@ class Comparisons {
         for (const Tensor& input : inputs) twin.run(set, input);
       });
     const IterationForm form = newton_schulz_form(specification, c.rows, c.columns);
-    const bool restarts = c.restarts && form == IterationForm::gram;
-    add(text(c.rows, " x ", c.columns), c.batch, text(name_of(form), restarts ? ", restarts" : ""),
+    add(text(c.rows, " x ", c.columns), c.batch, text(name_of(form), c.restarts.empty() ? "" : ", 1 restart"),
         static_cast<double>(c.batch) * newton_schulz_flops(specification, c.rows, c.columns), functions);
   }
 
@@ -235,11 +235,9 @@ std::vector<Case> parse(const std::string& list) {
     if (fields >> times) fields >> c.batch;
     if (by != 'x' || (times != 0 && times != '*') || c.rows <= 0 || c.columns <= 0 || c.batch <= 0)
       throw ConfigError(text("--shapes: expected ROWSxCOLUMNS or ROWSxCOLUMNS*BATCH between commas, found \"", each, "\""));
-    for (bool restarts : {false, true}) {
-      c.restarts = restarts;
-      NewtonSchulzSpecification specification;
-      if (restarts || newton_schulz_form(specification, c.rows, c.columns) == IterationForm::gram) cases.push_back(c);
-    }
+    cases.push_back(c);
+    c.restarts = {2};
+    if (newton_schulz_form({}, c.rows, c.columns) == IterationForm::gram) cases.push_back(c);
   }
   return cases;
 }

@@ -12,25 +12,9 @@ using Row = std::array<double, 3>;
 
 std::vector<Row> repeat(const Row& row, int times) { return std::vector<Row>(static_cast<size_t>(times), row); }
 
-// Restarts of the Gram form. R = X X^T is a polynomial of its own rounded start, so the rounding of a direction whose
-// singular value is (nearly) zero grows by a^2 per iteration until R is recomputed. Measured in float32 against float64,
-// worst ||O - O64|| / ||O64|| over 192 x 768 matrices with linear, 3/5/7-decade, half-zero, rank 10/2/1, 1/i^2 and
-// Gaussian spectra (scripts/make_fixtures.py --restart-study prints the table):
-//
-//   set                       direct   none     {1}      {2}      {3}      chosen
-//   keller5                   1.1e-4   4.9e-4   1.2e-4   1.0e-4   9.8e-5   {2}
-//   you5                      9.6e-5   4.3e-3   5.2e-4   7.0e-5   1.2e-4   {2}
-//   polar_express_105         1.4e-4   1.4e-3   6.2e-4   1.5e-4   4.1e-4   {2}
-//   polar_express_101         1.5e-4   3.4e-3   8.9e-4   1.4e-4   1.5e-4   {2}
-//   polar_express_dion        1.9e-4   3.8e-3   7.5e-4   1.7e-4   1.7e-4   {2}
-//   emerging_polar_express5   1.5e-4   2.9e-3   7.8e-4   1.4e-4   1.5e-4   {2}
-//   cans5                     3.3e-3   3.6e-3   3.3e-3   4.1e-3   3.6e-3   {1, 2}: 3.3e-3
-//   cubic5                    3.1e-5   8.9e-4   2.2e-5   1.1e-4   1.6e-4   {1}
-//   deepseek10                1.3e-2   inf      {5}: 1.1e-2                {3, 6}: 1.1e-2
-//   track3_12                 7.3e-4   5.3e-2   {5}: 5.7e-4                {4, 8}: 5.7e-4
-//
-// The steep sets lose digits in the direct form already: they amplify singular values of 1e-7 up to 80,000 times.
-// In float16 the same sets need their restarts to stay finite at all (condition of Q up to 6.5e15 without).
+// The last three lists are the restarts of the Gram form in float32, float16 and bfloat16. R = X X^T is a polynomial of
+// its own rounded start, so the rounding of a direction whose singular value is (nearly) zero grows by a^2 per iteration
+// until R is recomputed. docs/newton_schulz.md has the measurements and the rule by which the entries were chosen.
 std::vector<CoefficientSet> make_sets() {
   const Row keller{3.4445, -4.7750, 2.0315};  // K. Jordan, Muon (2024)
   const Row cubic_limit{2.0, -1.5, 0.5};      // the classic quintic with f(1) = 1, f'(1) = f''(1) = 0
@@ -39,7 +23,7 @@ std::vector<CoefficientSet> make_sets() {
   deepseek.insert(deepseek.end(), 2, cubic_limit);
 
   std::vector<CoefficientSet> sets;
-  sets.push_back({"keller5", repeat(keller, 5), 5, {2}});
+  sets.push_back({"keller5", repeat(keller, 5), 5, {}, {2}, {2, 3}});
   // YouJiacheng's five-step set; Emerging-Optimizers "quintic".
   sets.push_back({"you5",
                   {{4.0848, -6.8946, 2.9270},
@@ -48,7 +32,9 @@ std::vector<CoefficientSet> make_sets() {
                    {2.8769, -3.1427, 1.2046},
                    {2.8366, -3.0525, 1.2012}},
                   5,
-                  {2}});
+                  {2},
+                  {2},
+                  {2, 3}});
   // Polar Express (Amsel et al., 2025), rows 0-4 divided by a safety factor s: (a/s, b/s^3, c/s^5); s = 1.05 as in
   // Dao-AILab's Gram Newton-Schulz and in DMuon.
   sets.push_back({"polar_express_105",
@@ -58,7 +44,9 @@ std::vector<CoefficientSet> make_sets() {
                    {3.160399673686287, -2.149649518898498, 0.3996366907664389},
                    {2.1910971618617303, -1.441662010214663, 0.328146487623155}},
                   5,
-                  {2}});
+                  {2},
+                  {2},
+                  {2, 3}});
   // The same rows with s = 1.01 on all five.
   sets.push_back({"polar_express_101",
                   {{8.205160414005574, -22.90193498705605, 16.460724910180314},
@@ -67,7 +55,9 @@ std::vector<CoefficientSet> make_sets() {
                    {3.2855640171986153, -2.415301959635945, 0.48529406552790866},
                    {2.277873287083977, -1.619821765265441, 0.39848078704168355}},
                   5,
-                  {2}});
+                  {2},
+                  {2},
+                  {2, 3}});
   // The table baked into dion and modded-nanogpt, for an input divided by norm * 1.02 + 1e-6.
   sets.push_back({"polar_express_dion",
                   {{8.156554524902461, -22.48329292557795, 15.878769915207462},
@@ -76,7 +66,9 @@ std::vector<CoefficientSet> make_sets() {
                    {3.285753657755655, -2.3681294933425376, 0.46449024233003106},
                    {2.3465413258596377, -1.7097828382687081, 0.42323551169305323}},
                   5,
-                  {2}});
+                  {2},
+                  {2},
+                  {2, 3}});
   // Emerging-Optimizers "polar_express": eight rows, of which five are used unless more are asked for.
   sets.push_back({"emerging_polar_express5",
                   {{8.2051, -22.9019, 16.4607},
@@ -88,7 +80,9 @@ std::vector<CoefficientSet> make_sets() {
                    {1.8564, -1.2132, 0.3568},
                    {1.8750, -1.2500, 0.3750}},
                   5,
-                  {2}});
+                  {2},
+                  {2},
+                  {2, 3}});
   // CANS (Grishina et al., 2025) as in Emerging-Optimizers.
   sets.push_back({"cans5",
                   {{8.4703, -25.1081, 18.6293},
@@ -97,8 +91,10 @@ std::vector<CoefficientSet> make_sets() {
                    {3.2866, -2.4647, 0.5074},
                    {2.2737, -1.6447, 0.4162}},
                   5,
+                  {1, 2},
+                  {1, 2},
                   {1, 2}});
-  sets.push_back({"deepseek10", std::move(deepseek), 10, {3, 6}});
+  sets.push_back({"deepseek10", std::move(deepseek), 10, {3, 6}, {3, 6}, {2, 4, 6, 8}});
   // Emerging-Optimizers "cubic".
   sets.push_back({"cubic5",
                   {{3.3656576, -3.3420992, 0},
@@ -107,9 +103,11 @@ std::vector<CoefficientSet> make_sets() {
                    {2.4418906, -1.276404, 0},
                    {2.2230472, -0.963065, 0}},
                   5,
-                  {1}});
+                  {1},
+                  {1},
+                  {1, 2}});
   // modded-nanogpt's baseline of the fixed-architecture track.
-  sets.push_back({"track3_12", repeat(cubic_limit, 12), 12, {4, 8}});
+  sets.push_back({"track3_12", repeat(cubic_limit, 12), 12, {4, 8}, {4, 8}, {4, 8}});
   for (CoefficientSet& set : sets) {
     set.cubic = true;
     for (const Row& row : set.rows) set.cubic = set.cubic && row[2] == 0.0;

@@ -27,7 +27,7 @@ constexpr int tail_spacing = 3;
 std::vector<int> resolved_restarts(const NewtonSchulzSpecification& specification, const CoefficientSet& set, int iterations) {
   if (specification.disable_restarts) return {};
   if (!specification.restarts.empty()) return specification.restarts;
-  std::vector<int> restarts = set.gram_restarts;
+  std::vector<int> restarts = set.restarts(DType::float32);
   for (int i = set.iterations; i < iterations; i += tail_spacing) restarts.push_back(i);
   std::erase_if(restarts, [&](int restart) { return restart >= iterations; });
   return restarts;

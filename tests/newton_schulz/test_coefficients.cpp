@@ -35,7 +35,8 @@ TEST_CASE("coefficient sets equal the published tables") {
     REQUIRE(static_cast<size_t>(set.iterations) * 3 == expected.size());
     for (size_t i = 0; i < expected.size(); ++i) CHECK(set.rows[i / 3][i % 3] == expected[i]);
     CHECK(set.cubic == (set.name == "cubic5"));
-    for (int restart : set.gram_restarts) CHECK((restart > 0 && restart < set.iterations));
+    for (DType precision : {DType::float32, DType::float16, DType::bfloat16})
+      for (int restart : set.restarts(precision)) CHECK((restart > 0 && restart < set.iterations));
   }
 }
 

@@ -297,10 +297,13 @@ TEST_CASE("a shape-only pass counts the same kernels and bytes as the real one")
 TEST_CASE("FLOPs equal the published counts") {
   const double n = 24, m = 96;
   CHECK(newton_schulz_flops(specification("keller5", IterationForm::direct), 24, 96) == 15 * m * n * n + 5 * n * n * n);
-  CHECK(newton_schulz_flops(specification("keller5", IterationForm::gram), 96, 24) == 6 * m * n * n + 14 * n * n * n);
-  NewtonSchulzSpecification plain = specification("keller5", IterationForm::gram);
-  plain.disable_restarts = true;
-  CHECK(newton_schulz_flops(plain, 24, 96) == 3 * m * n * n + 17 * n * n * n);
+  CHECK(newton_schulz_flops(specification("you5", IterationForm::gram), 96, 24) == 6 * m * n * n + 14 * n * n * n);
+  CHECK(newton_schulz_flops(specification("keller5", IterationForm::gram), 24, 96) == 3 * m * n * n + 17 * n * n * n);
+  NewtonSchulzSpecification restarted = specification("keller5", IterationForm::gram);
+  restarted.restarts = {2};
+  CHECK(newton_schulz_flops(restarted, 24, 96) == 6 * m * n * n + 14 * n * n * n);
+  restarted.disable_restarts = true;
+  CHECK(newton_schulz_flops(restarted, 24, 96) == 3 * m * n * n + 17 * n * n * n);
   CHECK(newton_schulz_form(specification("keller5"), 64, 64) == IterationForm::direct);
   CHECK(newton_schulz_form(specification("keller5"), 256, 64) == IterationForm::gram);
   CHECK(newton_schulz_form(specification("keller5"), 64, 256) == IterationForm::gram);

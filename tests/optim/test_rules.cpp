@@ -273,7 +273,12 @@ TEST_CASE("descriptions tell apart whatever changes the result") {
   vary([](MuonOptions& o) { o.newton_schulz.iterations = 6; });
   vary([](MuonOptions& o) { o.newton_schulz.form = IterationForm::direct; });
   vary([](MuonOptions& o) { o.newton_schulz.restarts = {1, 3}; });
-  vary([](MuonOptions& o) { o.newton_schulz.disable_restarts = true; });
+  vary([](MuonOptions& o) {  // you5 has restarts in its table
+    o.newton_schulz.coefficients = "you5";
+    o.newton_schulz.disable_restarts = true;
+  });
+  vary([](MuonOptions& o) { o.tune_numerics = true; });
+  vary([](MuonOptions& o) { o.newton_schulz.measured_forms = {{8, 8, IterationForm::gram}}; });
   vary([](MuonOptions& o) { o.newton_schulz.epsilon_mode = EpsilonMode::clamp; });
   vary([](MuonOptions& o) { o.newton_schulz.epsilon = 1e-8; });
   vary([](MuonOptions& o) { o.newton_schulz.safety = 1.02; });

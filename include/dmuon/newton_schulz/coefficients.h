@@ -1,5 +1,6 @@
 // Coefficient sets (a, b, c) of the Newton-Schulz step x <- a x + b x^3 + c x^5, with the iterations before which the
-// Gram form recomputes X X^T. Sources and the study behind the restarts: src/newton_schulz/coefficients.cpp.
+// Gram form recomputes X X^T. Sources: src/newton_schulz/coefficients.cpp; the study behind the restarts:
+// docs/newton_schulz.md.
 #pragma once
 
 #include <array>
@@ -7,14 +8,24 @@
 #include <string_view>
 #include <vector>
 
+#include "dmuon/core/dtype.h"
+
 namespace dmuon {
 
 struct CoefficientSet {
   std::string name;                         // "keller5", "polar_express_105" ...
   std::vector<std::array<double, 3>> rows;  // one per iteration; after the last row it repeats
   int iterations = 0;                       // when the caller asks for none in particular
-  std::vector<int> gram_restarts;           // for float32, per set: never a free default
-  bool cubic = false;                       // every c is zero
+  // Of the Gram form, per set and precision of its products: never a free default.
+  std::vector<int> float32_restarts;
+  std::vector<int> float16_restarts;
+  std::vector<int> bfloat16_restarts;
+  bool cubic = false;  // every c is zero
+
+  const std::vector<int>& restarts(DType precision) const {
+    if (precision == DType::float16) return float16_restarts;
+    return precision == DType::bfloat16 ? bfloat16_restarts : float32_restarts;
+  }
 };
 
 // ConfigError naming the nearest set.
