@@ -30,6 +30,12 @@ if(NOT DMUON_MPI STREQUAL "OFF")
   find_package(MPI COMPONENTS CXX)
 endif()
 dmuon_optional(MPI MPI_CXX_FOUND "Install openmpi-bin and libopenmpi-dev.")
+find_library(DMUON_CBC_LIBRARY CbcSolver)
+find_path(DMUON_CBC_INCLUDE coin/Cbc_C_Interface.h)
+if(DMUON_CBC_LIBRARY AND DMUON_CBC_INCLUDE)
+  set(DMUON_CBC_FOUND TRUE)
+endif()
+dmuon_optional(CBC DMUON_CBC_FOUND "Install coinor-libcbc-dev.")
 
 # The seam and the plug-in loader are there; the CUDA backend itself is not yet.
 if(DMUON_CUDA STREQUAL "ON")

@@ -4,6 +4,7 @@ option(DMUON_TESTS "Build the tests" ON)
 option(DMUON_BENCHMARKS "Build dmuon_bench" ON)
 set(DMUON_ONEDNN AUTO CACHE STRING "Matrix products through oneDNN: AUTO, ON, OFF")
 set(DMUON_MPI AUTO CACHE STRING "Processes through MPI: AUTO, ON, OFF")
+set(DMUON_CBC AUTO CACHE STRING "Planning by integer programs through COIN-OR CBC: AUTO, ON, OFF")
 set(DMUON_CUDA AUTO CACHE STRING "CUDA backend: AUTO, ON, OFF; this version has none, so ON is an error")
 set(DMUON_SANITIZE "" CACHE STRING "Sanitizers, e.g. address,undefined or thread")
 

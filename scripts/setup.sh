@@ -9,6 +9,7 @@ packages=(
   g++ cmake ninja-build ccache mold          # build
   libopenmpi-dev openmpi-bin                 # ranks
   libdnnl-dev                                # matrix products
+  coinor-libcbc-dev                          # the planner's integer programs
   libcli11-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev
   catch2                                     # tests
   clang-format-14                            # .ci/run

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "dmuon/core/error.h"
+#include "dmuon/core/log.h"
 #include "dmuon/core/text.h"
 
 namespace dmuon {
@@ -26,14 +27,33 @@ const ShapeCost* CostModel::find(int rule, const Shape& shape) const {
   return nullptr;
 }
 
+namespace {
+
+std::string entry_name(const CostKey& key) { return text("rules ", key.rules, ", ", key.dtype); }
+
+}  // namespace
+
+CostModel CostModel::read(const MeasurementCache& cache, const CostKey& key) {
+  const Json* entry = cache.find(entry_name(key));
+  if (entry == nullptr) return CostModel(key);
+  try {
+    return from_json(*entry, cache.path().string());
+  } catch (const ConfigError& error) {
+    log_warning(text("measured costs are ignored and measured again: ", error.what()));
+    return CostModel(key);
+  }
+}
+
+void CostModel::store(MeasurementCache& cache) const { cache.set(entry_name(key_), to_json()); }
+
 Json CostModel::to_json() const {
   Json key = Json::object();
-  key.set("device", key_.device);
-  key.set("instruction_set", key_.instruction_set);
-  key.set("libraries", key_.libraries);
+  key.set("hardware", key_.machine.hardware);
+  key.set("instruction_set", key_.machine.instruction_set);
+  key.set("libraries", key_.machine.libraries);
   key.set("dtype", key_.dtype);
   key.set("rules", key_.rules);
-  key.set("threads", key_.threads);
+  key.set("threads", key_.machine.threads);
   Json shapes = Json::array();
   for (const ShapeCost& cost : shapes_) {
     Json sizes = Json::array();
@@ -64,8 +84,10 @@ CostModel CostModel::from_json(const Json& json, std::string_view origin) {
     if (json.at("version").as_integer() != version)
       throw ConfigError(text("version ", json.at("version").as_integer(), " of the cost file's format, expected ", version));
     const Json& key = json.at("key");
-    CostModel model({key.at("device").as_string(), key.at("instruction_set").as_string(), key.at("libraries").as_string(),
-                     key.at("dtype").as_string(), key.at("rules").as_string(), static_cast<int>(key.at("threads").as_integer())});
+    CostModel model({{key.at("hardware").as_string(), key.at("instruction_set").as_string(), key.at("libraries").as_string(),
+                      static_cast<int>(key.at("threads").as_integer())},
+                     key.at("dtype").as_string(),
+                     key.at("rules").as_string()});
     for (const Json& row : json.at("shapes").as_array()) {
       ShapeCost cost;
       cost.rule = static_cast<int>(row.at("rule").as_integer());

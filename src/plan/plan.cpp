@@ -10,6 +10,7 @@
 #include "dmuon/core/text.h"
 #include "plan/greedy.h"
 #include "plan/layout.h"
+#include "plan/milp.h"
 #include "plan/spread.h"
 #include "plan/work.h"
 
@@ -23,6 +24,8 @@ void check(const std::vector<PlanTensor>& tensors, int units, const PlanOptions&
   if (options.window_units < 1) throw ConfigError(text("distribution.window_units must be at least 1, got ", options.window_units));
   if (options.memory_limit_bytes < 0)
     throw ConfigError(text("distribution.memory_limit_bytes must not be negative, got ", options.memory_limit_bytes));
+  if (!(options.time_limit_seconds > 0.0))
+    throw ConfigError(text("distribution.planner_time_limit_seconds must be positive, got ", options.time_limit_seconds));
   if (options.replicas < 1 || options.slots % options.replicas != 0 ||
       (options.shards != 0 && int64_t{options.shards} * options.replicas != options.slots))
     throw ConfigError(text("a grid of ", options.replicas, " replicas and ",
@@ -173,6 +176,39 @@ Plan make_plan_with_owners(const std::vector<PlanTensor>& tensors, int units, co
   return complete_plan(tensors, units, options, make_work(tensors, options), std::move(whole), std::move(search));
 }
 
+namespace {
+
+// Greedy's owners, or better ones from integer programs; says in `search` which, and why.
+Counts search_counts(const Work& work, const PlanOptions& options, PlanSearch& search) {
+  std::optional<Counts> greedy = greedy_counts(work);
+  if (greedy) search.greedy_makespan = makespan_of(work, *greedy);
+  search.method = name_of(PlanStrategy::greedy);
+  if (options.strategy != PlanStrategy::milp) {
+    if (!greedy) refuse_bound(work, options);
+    return std::move(*greedy);
+  }
+  std::unique_ptr<MilpSolver> own = options.solver == nullptr ? make_cbc_solver() : nullptr;
+  MilpSolver& solver = own ? *own : *options.solver;
+  MilpResult result = milp_counts(work, greedy, solver, options.time_limit_seconds);
+  search.lower_bound = result.bound;
+  search.variables = result.variables;
+  search.seconds = result.seconds;
+  if (result.counts) search.milp_makespan = makespan_of(work, *result.counts);
+  if (!result.counts && !greedy) refuse_bound(work, options);
+  if (result.counts && (!greedy || *result.counts != *greedy)) {
+    search.method = name_of(PlanStrategy::milp);
+    return std::move(*result.counts);
+  }
+  constexpr double proved = 1e-6;
+  search.fallback = !result.failure.empty() ? result.failure
+                    : search.greedy_makespan <= result.bound * (1.0 + proved)
+                        ? "greedy meets the lower bound"
+                        : text("programs found nothing better in ", format_number(result.seconds, 2), " s");
+  return std::move(*greedy);
+}
+
+}  // namespace
+
 Plan make_plan(const std::vector<PlanTensor>& tensors, int units, const PlanOptions& options) {
   check(tensors, units, options);
   const Work work = make_work(tensors, options);
@@ -185,11 +221,9 @@ Plan make_plan(const std::vector<PlanTensor>& tensors, int units, const PlanOpti
     for (size_t i = 0; i < tensors.size(); ++i)
       if (tensors[i].whole) owners[i] = options.strategy == PlanStrategy::rank0 ? 0 : next++ % options.slots;
   } else {
-    std::optional<Counts> counts = greedy_counts(work);
-    if (!counts) refuse_bound(work, options);
-    spread_windows(work, *counts);
-    search.greedy_makespan = makespan_of(work, *counts);
-    owners = spread_owners(work, *counts, tensors, units, options.replicas);
+    Counts counts = search_counts(work, options, search);
+    spread_windows(work, counts);
+    owners = spread_owners(work, counts, tensors, units, options.replicas);
   }
   return complete_plan(tensors, units, options, work, std::move(owners), std::move(search));
 }

@@ -11,19 +11,16 @@
 #include <vector>
 
 #include "dmuon/core/json.h"
+#include "dmuon/core/measurement_cache.h"
 #include "dmuon/core/shape.h"
 
 namespace dmuon {
 
 // What the measurements depend on. A file with another key is foreign.
 struct CostKey {
-  std::string device;           // model of the processor or accelerator
-  std::string instruction_set;  // "avx2"
-  std::string libraries;        // names and versions
-  std::string dtype;            // of the orthogonalisation
-  std::string rules;            // hash of the descriptions of the rules, in order
-  int threads = 1;              // per rank
-  friend bool operator==(const CostKey&, const CostKey&) = default;
+  MeasurementKey machine;
+  std::string dtype;  // of the orthogonalisation
+  std::string rules;  // hash of the descriptions of the rules, in order
 };
 
 struct BatchCost {
@@ -37,6 +34,9 @@ struct ShapeCost {
   Shape shape;
   std::vector<BatchCost> batches;  // ascending, starting with batch 1
 };
+
+// Name of the cache file that holds costs (measurement_cache.h).
+inline constexpr std::string_view cost_cache_kind = "owner_update";
 
 class CostModel {
  public:
@@ -55,6 +55,12 @@ class CostModel {
   bool empty() const { return shapes_.empty(); }
   // Null when this pair was not measured.
   const ShapeCost* find(int rule, const Shape& shape) const;
+
+  // What `cache` knows under this key, which must be for the key's machine; nothing when it knows nothing or what it has
+  // is damaged (one warning line).
+  static CostModel read(const MeasurementCache& cache, const CostKey& key);
+  // Puts everything measured into the cache, to be saved by the caller.
+  void store(MeasurementCache& cache) const;
 
   Json to_json() const;
   // ConfigError naming `origin` and the value: another version, missing members, numbers out of range.
