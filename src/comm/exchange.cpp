@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "comm/backoff.h"
+#include "comm/expiry.h"
 #include "dmuon/core/text.h"
 
 namespace dmuon {
@@ -25,7 +26,6 @@ Exchange::Exchange(Group& group, const Operation& operation, std::vector<Tensor>
       operation_(operation),
       tensors_(std::move(tensors)),
       peers_(static_cast<size_t>(group.size())),
-      gave_notice_(static_cast<size_t>(group.size())),
       deadline_(group.deadline_seconds()),
       start_(std::chrono::steady_clock::now()),
       scope_(*group.services().activity, text(operation.describe(), " of group \"", group.name(), "\"")) {
@@ -129,8 +129,8 @@ void Exchange::drive(const std::function<bool()>& work) {
     if (now - last_slow_check < std::chrono::milliseconds(2)) continue;
     last_slow_check = now;
     group_.check();
-    if (poll_notice()) continue;
-    if (deadline_ > 0 && seconds_since(start_) > deadline_) expire();
+    throw_if_another_gave_up(group_);
+    if (deadline_ > 0 && seconds_since(start_) > deadline_) expire(group_, operation_, deadline_, waiting_for());
   }
 }
 
@@ -178,46 +178,11 @@ bool Exchange::advance(Flow& flow) {
 
 void Exchange::check_greeting(int peer) {
   const Peer& from = peers_[static_cast<size_t>(peer)];
-  Operation theirs;
-  if (!read_greeting(from.incoming, theirs))
-    throw CommunicationError(text(operation_.describe(), " of group \"", group_.name(), "\" on ", group_.who(group_.rank()), ": ",
-                                  group_.who(peer),
-                                  " sent something that is no greeting of this version of dmuon; start the same "
-                                  "program on all ranks"));
-  if (!same_call(operation_, theirs))
-    throw CommunicationError(text("ranks of group \"", group_.name(), "\" entered different collectives: ", group_.who(group_.rank()),
-                                  " is in ", operation_.describe(), ", ", group_.who(peer), " in ", theirs.describe(),
-                                  "; every rank must enter the same collectives in the same order with matching arguments"));
+  check_same_call(group_, operation_, from.incoming, peer);
   if (from.expected >= 0 && from.expected != from.incoming.payload)
     throw CommunicationError(text(operation_.describe(), " of group \"", group_.name(), "\": ", group_.who(peer), " sends ",
                                   from.incoming.payload, " bytes to ", group_.who(group_.rank()), ", which expects ", from.expected,
                                   "; the cuts of both ranks must agree"));
-}
-
-bool Exchange::poll_notice() {
-  const auto notice = group_.transport().poll_notice();
-  if (!notice) return false;
-  throw CommunicationError(text(group_.who(notice->rank), " gave up: ", notice->message));
-}
-
-// Who could answer did so by a notice of its own within the grace time; who did not is the likely cause.
-void Exchange::expire() {
-  const std::string what = text(operation_.describe(), " of group \"", group_.name(), "\" on ", group_.who(group_.rank()),
-                                " did not finish within ", format_duration(deadline_));
-  const std::string waiting = join(waiting_for(), ", ");
-  group_.transport().send_notice(text(what, "; it waits for ", waiting));
-  const auto grace = std::chrono::steady_clock::now();
-  while (seconds_since(grace) < std::min(1.0, deadline_ / 4)) {
-    if (const auto notice = group_.transport().poll_notice()) gave_notice_[static_cast<size_t>(notice->rank)] = true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  std::vector<std::string> silent;
-  for (int peer = 0; peer < group_.size(); ++peer)
-    if (peer != group_.rank() && !gave_notice_[static_cast<size_t>(peer)]) silent.push_back(group_.who(peer));
-  throw CommunicationError(text(what, ": waiting for ", waiting, ". No sign of life from ",
-                                silent.empty() ? "nobody else" : join(silent, ", "),
-                                ". Remedy: look there first (a stopped, crashed or much slower process, or the network between the "
-                                "hosts); if they are only slow, raise the deadline in the configuration"));
 }
 
 std::vector<std::string> Exchange::waiting_for() {

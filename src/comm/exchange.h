@@ -89,8 +89,6 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   bool advance_greeting(Flow& flow);
   void drive(const std::function<bool()>& work);
   void check_greeting(int peer);
-  bool poll_notice();
-  [[noreturn]] void expire();
   std::vector<std::string> waiting_for();
 
   Group& group_;
@@ -100,7 +98,6 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::vector<std::shared_ptr<const void>> kept_;
   std::vector<Peer> peers_;
   std::deque<Flow> flows_;
-  std::vector<bool> gave_notice_;
   double deadline_;
   std::chrono::steady_clock::time_point start_;
   Activity::Scope scope_;

@@ -15,9 +15,14 @@
 
 namespace dmuon {
 
+class SharedGroup;
+
 struct GroupServices {
   std::shared_ptr<Allocator> staging;  // memory of MemoryCategory::communication
   std::shared_ptr<Activity> activity;
+  bool shared_memory = true;  // whether ranks of one host use it
+  // Whether this process has said that it cannot.
+  std::shared_ptr<std::atomic<bool>> shared_memory_warned = std::make_shared<std::atomic<bool>>(false);
 };
 
 class Group {
@@ -35,9 +40,19 @@ class Group {
   int node(int rank) const { return nodes_.at(static_cast<size_t>(rank)); }
 
   PointToPoint& transport() { return *transport_; }
+  // Null unless all ranks share a host and its memory. Set between two collectives: all later ones go through it.
+  SharedGroup* shared() const { return shared_.get(); }
+  void set_shared(std::shared_ptr<SharedGroup> shared) {
+    shared_ = std::move(shared);
+    shared_since_ = sequence_;
+  }
+  // The last collective before that.
+  int64_t shared_since() const { return shared_since_; }
   const GroupServices& services() const { return services_; }
 
+  // Numbers of collectives, and of groups split off; both from 1.
   int64_t next_sequence() { return ++sequence_; }
+  int64_t next_subgroup() { return ++subgroups_; }
   double deadline_seconds() const { return deadline_seconds_; }
   void set_deadline(double seconds) { deadline_seconds_ = seconds; }
   void count_sent(int64_t bytes, int peer) { (node(peer) == node(rank()) ? bytes_inside_ : bytes_between_) += bytes; }
@@ -56,12 +71,15 @@ class Group {
   std::vector<int> nodes_;  // numbered from 0 in the order of their lowest ranks
   GroupServices services_;
   std::atomic<int64_t> sequence_{0};
+  std::atomic<int64_t> subgroups_{0};
   std::atomic<int64_t> bytes_inside_{0};
   std::atomic<int64_t> bytes_between_{0};
   std::atomic<double> deadline_seconds_;
   mutable std::mutex mutex_;
   std::string failure_;
   std::shared_ptr<PointToPoint> transport_;
+  std::shared_ptr<SharedGroup> shared_;
+  int64_t shared_since_ = 0;
   std::vector<std::shared_ptr<void>> unfinished_;
 };
 

@@ -18,7 +18,8 @@ std::string_view name_of(OperationKind kind) {
                                                "broadcast_text",
                                                "all_reduce of control values",
                                                "agree",
-                                               "split"};
+                                               "split",
+                                               "allocate"};
   return names[static_cast<size_t>(kind)];
 }
 
@@ -36,6 +37,8 @@ std::string Operation::describe() const {
       return text(result, " of ", format_count(elements), " ", dmuon::name_of(dtype), " from rank ", root);
     case OperationKind::all_reduce:
       return text(result, " (", name_of(reduction), ") of ", format_count(elements), " ", dmuon::name_of(dtype));
+    case OperationKind::allocate:
+      return text(result, " of ", format_count(elements), " ", dmuon::name_of(dtype));
     case OperationKind::all_reduce_values:
       return text(result, " (", name_of(reduction), "), ", format_count(elements), " values");
     case OperationKind::all_gather_v:
@@ -75,7 +78,7 @@ Greeting make_greeting(const Operation& operation, int64_t payload) {
 }
 
 bool read_greeting(const Greeting& greeting, Operation& operation) {
-  if (greeting.magic != greeting_magic || greeting.kind > static_cast<uint8_t>(OperationKind::split) ||
+  if (greeting.magic != greeting_magic || greeting.kind > static_cast<uint8_t>(OperationKind::allocate) ||
       greeting.dtype > static_cast<uint8_t>(DType::uint8) || greeting.reduction > static_cast<uint8_t>(ReduceOperation::minimum) ||
       greeting.payload < 0)
     return false;

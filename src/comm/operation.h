@@ -21,7 +21,8 @@ enum class OperationKind : uint8_t {
   broadcast_text,
   all_reduce_values,
   agree,
-  split
+  split,
+  allocate
 };
 
 struct Operation {

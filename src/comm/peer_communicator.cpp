@@ -1,10 +1,18 @@
 #include "comm/peer_communicator.h"
 
+#include <set>
+
 #include "comm/arguments.h"
 #include "comm/collectives.h"
 #include "comm/exchange.h"
 #include "comm/reduction.h"
+#include "comm/shared/connect.h"
+#include "comm/shared/shared_collectives.h"
+#include "comm/shared/shared_storage.h"
 #include "dmuon/backend/backend.h"
+#include "dmuon/core/checked.h"
+#include "dmuon/core/external_memory.h"
+#include "dmuon/core/text.h"
 
 namespace dmuon {
 namespace {
@@ -13,65 +21,115 @@ char* bytes_of(const Tensor& tensor) { return static_cast<char*>(tensor.raw()); 
 
 }  // namespace
 
-void PeerCommunicator::submit(Stream& stream, Operation operation, std::vector<Tensor> tensors, std::function<void(Exchange&)> body) {
+void PeerCommunicator::perform(Group& group, const Operation& operation, const std::vector<Tensor>& tensors, const Body& body) {
+  group.check();
+  if (group.shared() == nullptr) return body.messages(*std::make_shared<Exchange>(group, operation, tensors));
+  try {
+    SharedExchange exchange(group, operation, tensors);
+    if (body.shared) {
+      body.shared(exchange);
+    } else {
+      exchange.enter();  // for ranks in another operation to see
+      body.messages(*std::make_shared<Exchange>(group, operation, tensors));
+    }
+    exchange.leave();
+  } catch (const CommunicationError& error) {
+    group.fail(error.what());
+  }
+}
+
+void PeerCommunicator::submit(Stream& stream, Operation operation, std::vector<Tensor> tensors, Body body) {
   operation.sequence = group_->next_sequence();
-  stream.submit([group = group_, operation, tensors = std::move(tensors), body = std::move(body)] {
-    group->check();
-    body(*std::make_shared<Exchange>(*group, operation, tensors));
-  });
+  stream.submit(
+      [group = group_, operation, tensors = std::move(tensors), body = std::move(body)] { perform(*group, operation, tensors, body); });
+}
+
+void PeerCommunicator::run(Operation operation, const Body& body) {
+  operation.sequence = group_->next_sequence();
+  perform(*group_, operation, {}, body);
 }
 
 Tensor PeerCommunicator::allocate(Backend& backend, const Shape& shape, DType dtype, MemoryCategory category, std::string_view name) {
-  return backend.allocate(shape, dtype, category, name);
+  if (group_->shared() == nullptr) {
+    std::set<int> nodes;
+    for (int r = 0; r < size(); ++r) nodes.insert(node(r));
+    if (nodes.size() == 1 || static_cast<int>(nodes.size()) == size()) return backend.allocate(shape, dtype, category, name);
+    if (!node_group_) node_group_ = split(node(rank()), rank(), text(group_->name(), " (node)"));
+    return node_group_->allocate(backend, shape, dtype, category, name);
+  }
+  const int64_t bytes = shape.elements() * size_of(dtype);
+  const Operation operation{.kind = OperationKind::allocate, .dtype = dtype, .elements = shape.elements()};
+  // Where nothing is computed, or memory is a device's, there is nothing to share.
+  const bool shares = !backend.shape_only() && backend.name() != "cuda" && bytes > 0;
+  if (!shares) return backend.allocate(shape, dtype, category, name);
+  const SharedSegmentRequest request{.rank = rank(),
+                                     .ranks = size(),
+                                     .bytes_per_rank = round_up(bytes, 4096),
+                                     .reserve = true,
+                                     .one_process = group_->transport().one_process()};
+  const SharedSegmentResult made = share_segment(request, [&](const std::string& mine) { return gather_text(operation, mine); });
+  if (!made.segment) {
+    warn_without_shared_memory(*group_, made.reason);
+    return backend.allocate(shape, dtype, category, name);
+  }
+  return Tensor(make_shared_storage(made.segment, request.bytes_per_rank * rank(), bytes, category,
+                                    count_external_memory(backend.allocator(), bytes, category)),
+                0, shape, dtype);
 }
 
 void PeerCommunicator::barrier(Stream& stream) {
-  submit(stream, {.kind = OperationKind::barrier}, {}, [](Exchange& exchange) { run_barrier(exchange); });
+  submit(stream, {.kind = OperationKind::barrier}, {},
+         {[](Exchange& exchange) { run_barrier(exchange); }, [](SharedExchange& exchange) { shared_barrier(exchange); }});
 }
 
 void PeerCommunicator::broadcast(Stream& stream, const Tensor& data, int root) {
   check_root("broadcast", root, size());
   submit(stream, {.kind = OperationKind::broadcast, .dtype = data.dtype(), .root = root, .elements = data.elements()}, {data},
-         [data, root](Exchange& exchange) { run_broadcast(exchange, bytes_of(data), data.bytes(), root); });
+         {[data, root](Exchange& exchange) { run_broadcast(exchange, bytes_of(data), data.bytes(), root); },
+          [data, root](SharedExchange& exchange) { shared_broadcast(exchange, data, root); }});
 }
 
 void PeerCommunicator::all_reduce(Stream& stream, const Tensor& data, ReduceOperation operation) {
   check_reducible("all_reduce", data.dtype(), operation);
   submit(stream, {.kind = OperationKind::all_reduce, .dtype = data.dtype(), .reduction = operation, .elements = data.elements()}, {data},
-         [data, operation](Exchange& exchange) { run_all_reduce(exchange, data.dtype(), operation, bytes_of(data), data.elements()); });
+         {[data, operation](Exchange& exchange) { run_all_reduce(exchange, data.dtype(), operation, bytes_of(data), data.elements()); },
+          [data, operation](SharedExchange& exchange) { shared_all_reduce(exchange, operation, data); }});
 }
 
 void PeerCommunicator::all_gather_v(Stream& stream, const Tensor& buffer, std::span<const int64_t> cuts, GatherForm form) {
   check_cuts("all_gather_v", cuts, size(), buffer.elements());
-  submit(stream,
-         {.kind = OperationKind::all_gather_v,
-          .dtype = buffer.dtype(),
-          .root = static_cast<int>(form),
-          .elements = buffer.elements(),
-          .cuts_hash = hash_cuts(cuts)},
-         {buffer}, [buffer, form, cuts = cuts_in_bytes(cuts, buffer.dtype())](Exchange& exchange) {
-           run_all_gather_v(exchange, bytes_of(buffer), cuts, form);
-         });
+  const Operation operation{.kind = OperationKind::all_gather_v,
+                            .dtype = buffer.dtype(),
+                            .root = static_cast<int>(form),
+                            .elements = buffer.elements(),
+                            .cuts_hash = hash_cuts(cuts)};
+  const std::vector<int64_t> bytes = cuts_in_bytes(cuts, buffer.dtype());
+  submit(stream, operation, {buffer},
+         {[buffer, form, bytes](Exchange& exchange) { run_all_gather_v(exchange, bytes_of(buffer), bytes, form); },
+          [buffer, bytes](SharedExchange& exchange) { shared_all_gather_v(exchange, buffer, bytes); }});
 }
 
 void PeerCommunicator::reduce_scatter_v(Stream& stream, const Tensor& buffer, std::span<const int64_t> cuts, const Tensor& result,
                                         bool accumulate) {
   check_reduce_scatter(buffer, cuts, result, rank(), size());
   check_reducible("reduce_scatter_v", buffer.dtype(), ReduceOperation::sum);
-  submit(stream,
-         {.kind = OperationKind::reduce_scatter_v, .dtype = buffer.dtype(), .elements = buffer.elements(), .cuts_hash = hash_cuts(cuts)},
-         {buffer, result}, [buffer, result, accumulate, cuts = cuts_in_bytes(cuts, buffer.dtype())](Exchange& exchange) {
-           const Reduction reduction{buffer.dtype(), result.dtype(), ReduceOperation::sum};
-           run_reduce_scatter_v(exchange, reduction, bytes_of(buffer), cuts, bytes_of(result), accumulate);
-         });
+  const Operation operation{
+      .kind = OperationKind::reduce_scatter_v, .dtype = buffer.dtype(), .elements = buffer.elements(), .cuts_hash = hash_cuts(cuts)};
+  const Reduction reduction{buffer.dtype(), result.dtype(), ReduceOperation::sum};
+  const std::vector<int64_t> bytes = cuts_in_bytes(cuts, buffer.dtype());
+  submit(stream, operation, {buffer, result},
+         {[=](Exchange& exchange) { run_reduce_scatter_v(exchange, reduction, bytes_of(buffer), bytes, bytes_of(result), accumulate); },
+          [=](SharedExchange& exchange) { shared_reduce_scatter_v(exchange, reduction, buffer, bytes, bytes_of(result), accumulate); }});
 }
 
 void PeerCommunicator::all_to_all_v(Stream& stream, const Tensor& send, std::span<const int64_t> send_cuts, const Tensor& receive,
                                     std::span<const int64_t> receive_cuts) {
   check_all_to_all(send, send_cuts, receive, receive_cuts, rank(), size());
-  submit(stream, {.kind = OperationKind::all_to_all_v, .dtype = send.dtype()}, {send, receive},
-         [send, receive, send_bytes = cuts_in_bytes(send_cuts, send.dtype()), receive_bytes = cuts_in_bytes(receive_cuts, receive.dtype())](
-             Exchange& exchange) { run_all_to_all_v(exchange, bytes_of(send), send_bytes, bytes_of(receive), receive_bytes); });
+  submit(
+      stream, {.kind = OperationKind::all_to_all_v, .dtype = send.dtype()}, {send, receive},
+      {[send, receive, send_bytes = cuts_in_bytes(send_cuts, send.dtype()), receive_bytes = cuts_in_bytes(receive_cuts, receive.dtype())](
+           Exchange& exchange) { run_all_to_all_v(exchange, bytes_of(send), send_bytes, bytes_of(receive), receive_bytes); },
+       nullptr});
 }
 
 }  // namespace dmuon

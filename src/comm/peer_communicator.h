@@ -1,8 +1,9 @@
 // The communicator of more than one process (or thread, in tests): our own collectives over a point-to-point
-// transport. Operations run as work of the given stream; see exchange.h for how they wait, expire and detect ranks
-// that entered something else.
+// transport or, where all ranks share a host, through shared memory. Operations run as work of the given stream; see
+// exchange.h and shared/shared_exchange.h for how they wait, expire and detect ranks that entered something else.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 namespace dmuon {
 
 class Exchange;
+class SharedExchange;
 
 class PeerCommunicator final : public Communicator {
  public:
@@ -48,13 +50,22 @@ class PeerCommunicator final : public Communicator {
   Group& group() { return *group_; }
 
  private:
+  // One rank's part, over messages and through shared memory.
+  struct Body {
+    std::function<void(Exchange&)> messages;
+    std::function<void(SharedExchange&)> shared;  // none: messages, too
+  };
+  static void perform(Group& group, const Operation& operation, const std::vector<Tensor>& tensors, const Body& body);
   // Numbers the operation now and runs `body` on the stream.
-  void submit(Stream& stream, Operation operation, std::vector<Tensor> tensors, std::function<void(Exchange&)> body);
-  std::vector<std::string> gather_text(OperationKind kind, const std::string& mine);
+  void submit(Stream& stream, Operation operation, std::vector<Tensor> tensors, Body body);
+  // Numbers the operation and runs `body` now.
+  void run(Operation operation, const Body& body);
+  std::vector<std::string> gather_text(const Operation& operation, const std::string& mine);
   // The group of `ranks`, which count as being on `nodes`.
   std::unique_ptr<Communicator> subgroup(const std::vector<int>& ranks, std::vector<int> nodes, const std::string& name);
 
   std::shared_ptr<Group> group_;
+  std::unique_ptr<Communicator> node_group_;  // of the ranks on this node, made by the first allocate() that needs it
 };
 
 }  // namespace dmuon

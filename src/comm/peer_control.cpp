@@ -8,49 +8,48 @@
 #include "comm/collectives.h"
 #include "comm/exchange.h"
 #include "comm/peer_communicator.h"
-#include "comm/reduction.h"
+#include "comm/shared/connect.h"
+#include "comm/shared/shared_collectives.h"
 #include "dmuon/core/text.h"
 
 namespace dmuon {
 
-std::vector<std::string> PeerCommunicator::gather_text(OperationKind kind, const std::string& mine) {
-  const Operation operation{.kind = kind, .sequence = group_->next_sequence()};
-  group_->check();
-  const auto exchange = std::make_shared<Exchange>(*group_, operation, std::vector<Tensor>{});
-  return run_all_gather_text(*exchange, std::make_shared<std::string>(mine));
+std::vector<std::string> PeerCommunicator::gather_text(const Operation& operation, const std::string& mine) {
+  std::vector<std::string> all;
+  run(operation, {[&](Exchange& exchange) { all = run_all_gather_text(exchange, std::make_shared<std::string>(mine)); },
+                  [&](SharedExchange& exchange) { all = shared_all_gather_text(exchange, mine); }});
+  return all;
 }
 
 std::vector<std::string> PeerCommunicator::all_gather_text(const std::string& mine) {
-  return gather_text(OperationKind::all_gather_text, mine);
+  return gather_text({.kind = OperationKind::all_gather_text}, mine);
 }
 
 std::string PeerCommunicator::broadcast_text(const std::string& mine, int root) {
   check_root("broadcast_text", root, size());
-  const Operation operation{.kind = OperationKind::broadcast_text, .sequence = group_->next_sequence(), .root = root};
-  group_->check();
-  const auto exchange = std::make_shared<Exchange>(*group_, operation, std::vector<Tensor>{});
-  return run_broadcast_text(*exchange, std::make_shared<std::string>(mine), root);
+  std::string result;
+  run({.kind = OperationKind::broadcast_text, .root = root},
+      {[&](Exchange& exchange) { result = run_broadcast_text(exchange, std::make_shared<std::string>(mine), root); },
+       [&](SharedExchange& exchange) { result = shared_broadcast_text(exchange, mine, root); }});
+  return result;
 }
 
 std::vector<double> PeerCommunicator::all_reduce(std::span<const double> values, ReduceOperation reduction) {
   const int64_t count = static_cast<int64_t>(values.size());
-  const Operation operation{.kind = OperationKind::all_reduce_values,
-                            .sequence = group_->next_sequence(),
-                            .dtype = DType::float64,
-                            .reduction = reduction,
-                            .elements = count};
-  group_->check();
-  const auto exchange = std::make_shared<Exchange>(*group_, operation, std::vector<Tensor>{});
   const auto result = std::make_shared<std::vector<double>>(values.begin(), values.end());
-  exchange->keep(result);
-  run_all_reduce(*exchange, DType::float64, reduction, reinterpret_cast<char*>(result->data()), count);
+  run({.kind = OperationKind::all_reduce_values, .dtype = DType::float64, .reduction = reduction, .elements = count},
+      {[&](Exchange& exchange) {
+         exchange.keep(result);
+         run_all_reduce(exchange, DType::float64, reduction, reinterpret_cast<char*>(result->data()), count);
+       },
+       [&](SharedExchange& exchange) { shared_all_reduce_values(exchange, reduction, *result); }});
   return *result;
 }
 
 void PeerCommunicator::agree(bool ok, const std::string& message, ExitCode code) {
   // "" says ok; otherwise the exit code in one character, then the text.
   const std::string mine = ok ? "" : std::string(1, static_cast<char>(code)) + message;
-  const std::vector<std::string> all = gather_text(OperationKind::agree, mine);
+  const std::vector<std::string> all = gather_text({.kind = OperationKind::agree}, mine);
   for (int rank = 0; rank < size(); ++rank) {
     const std::string& verdict = all[static_cast<size_t>(rank)];
     if (!verdict.empty())
@@ -64,7 +63,7 @@ void PeerCommunicator::abort(ExitCode code) {
 }
 
 std::unique_ptr<Communicator> PeerCommunicator::split(int color, int key, const std::string& name) {
-  const std::vector<std::string> all = gather_text(OperationKind::split, text(color, " ", key));
+  const std::vector<std::string> all = gather_text({.kind = OperationKind::split}, text(color, " ", key));
   std::vector<std::pair<int, int>> members;  // (key, rank)
   for (int rank = 0; rank < size(); ++rank) {
     std::istringstream in(all[static_cast<size_t>(rank)]);
@@ -85,7 +84,7 @@ std::unique_ptr<Communicator> PeerCommunicator::split(int color, int key, const 
 
 std::unique_ptr<Communicator> PeerCommunicator::divide_into_nodes(int nodes, const std::string& name) {
   check_nodes(nodes, size());
-  gather_text(OperationKind::split, text("nodes ", nodes));
+  gather_text({.kind = OperationKind::split}, text("nodes ", nodes));
   std::vector<int> ranks;
   std::vector<int> blocks;
   for (int rank = 0; rank < size(); ++rank) {
@@ -98,9 +97,11 @@ std::unique_ptr<Communicator> PeerCommunicator::divide_into_nodes(int nodes, con
 std::unique_ptr<Communicator> PeerCommunicator::subgroup(const std::vector<int>& ranks, std::vector<int> nodes, const std::string& name) {
   std::vector<std::string> hosts;
   for (int rank : ranks) hosts.push_back(group_->host(rank));
-  auto transport = group_->transport().subgroup(ranks, group_->next_sequence());
-  return std::make_unique<PeerCommunicator>(std::make_shared<Group>(name, std::move(transport), std::move(hosts), std::move(nodes),
-                                                                    group_->services(), group_->deadline_seconds()));
+  auto transport = group_->transport().subgroup(ranks, group_->next_subgroup());
+  const auto group = std::make_shared<Group>(name, std::move(transport), std::move(hosts), std::move(nodes), group_->services(),
+                                             group_->deadline_seconds());
+  connect_shared_memory(*group);
+  return std::make_unique<PeerCommunicator>(group);
 }
 
 }  // namespace dmuon

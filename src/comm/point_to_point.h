@@ -37,6 +37,8 @@ class PointToPoint {
   virtual ~PointToPoint() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // Whether all ranks are threads of this process.
+  virtual bool one_process() const { return false; }
 
   virtual std::unique_ptr<MessageRequest> send(const void* data, int64_t bytes, int peer, int tag) = 0;
   // The message must have exactly `bytes` bytes.

@@ -10,6 +10,7 @@
 #include "comm/launcher.h"
 #include "comm/mpi/mpi_session.h"
 #include "comm/peer_communicator.h"
+#include "comm/shared/connect.h"
 #include "dmuon/core/text.h"
 
 namespace dmuon {
@@ -53,14 +54,16 @@ World World::start(const WorldOptions& options) {
                                     "mpirun of ",
                                     mpi_description(), ", or unset the variable if this is no parallel job"));
     std::vector<std::string> unknown(static_cast<size_t>(transport->size()), "host not known yet");
-    const auto group = std::make_shared<Group>("world", transport, unknown, std::vector<int>(unknown.size()),
-                                               GroupServices{state->staging, state->activity}, options.deadline_seconds);
+    const auto group =
+        std::make_shared<Group>("world", transport, unknown, std::vector<int>(unknown.size()),
+                                GroupServices{state->staging, state->activity, options.shared_memory}, options.deadline_seconds);
     state->communicator = std::make_unique<PeerCommunicator>(group);
     all_hosts = state->communicator->all_gather_text(host);
     std::vector<int> nodes;
     for (const std::string& name : all_hosts)
       nodes.push_back(static_cast<int>(std::find(all_hosts.begin(), all_hosts.end(), name) - all_hosts.begin()));
     group->set_hosts(all_hosts, nodes);
+    connect_shared_memory(*group);
   }
   const int rank = state->communicator->rank();
   state->local_ranks = static_cast<int>(std::count(all_hosts.begin(), all_hosts.end(), host));

@@ -12,6 +12,7 @@
 
 #include "dmuon/core/checked.h"
 #include "dmuon/core/error.h"
+#include "dmuon/core/external_memory.h"
 #include "dmuon/core/text.h"
 
 namespace dmuon {
@@ -196,7 +197,20 @@ class GuardedStorage final : public Storage {
   int depth_ = 0;
 };
 
-class HostAllocator final : public Allocator {
+// Of the allocators of this file: counts what they did not hand out.
+class CountsExternalMemory {
+ public:
+  virtual ~CountsExternalMemory() = default;
+  virtual std::shared_ptr<const void> count_external(int64_t bytes, MemoryCategory category) = 0;
+};
+
+// `owner` keeps the accounting alive.
+std::shared_ptr<const void> count_in(std::shared_ptr<void> owner, Accounting& accounting, int64_t bytes, MemoryCategory category) {
+  accounting.add(bytes, category);
+  return {&accounting, [owner = std::move(owner), &accounting, bytes, category](const void*) { accounting.remove(bytes, category); }};
+}
+
+class HostAllocator final : public Allocator, public CountsExternalMemory {
  public:
   explicit HostAllocator(const HostAllocatorOptions& options) : state_(std::make_shared<HostState>(options)) {}
 
@@ -204,6 +218,9 @@ class HostAllocator final : public Allocator {
     constexpr int64_t address_space = int64_t{1} << 47;  // sizes beyond it must not reach the rounding below
     if (bytes < 0 || bytes > address_space) out_of_memory(bytes, name, statistics());
     return state_->options.guarded ? allocate_guarded(bytes, category, name) : allocate_plain(bytes, category, name);
+  }
+  std::shared_ptr<const void> count_external(int64_t bytes, MemoryCategory category) override {
+    return count_in(state_, state_->accounting, bytes, category);
   }
   MemoryStatistics statistics() const override { return state_->accounting.get(); }
   void reset_peak() override { state_->accounting.reset_peak(); }
@@ -242,10 +259,13 @@ class HostAllocator final : public Allocator {
   std::shared_ptr<HostState> state_;
 };
 
-class CountingAllocator final : public Allocator {
+class CountingAllocator final : public Allocator, public CountsExternalMemory {
  public:
   StorageHandle allocate(int64_t bytes, MemoryCategory category, std::string_view) override {
     return std::make_shared<Counted>(accounting_, bytes, category);
+  }
+  std::shared_ptr<const void> count_external(int64_t bytes, MemoryCategory category) override {
+    return count_in(accounting_, *accounting_, bytes, category);
   }
   MemoryStatistics statistics() const override { return accounting_->get(); }
   void reset_peak() override { accounting_->reset_peak(); }
@@ -268,6 +288,11 @@ class CountingAllocator final : public Allocator {
 }  // namespace
 
 std::shared_ptr<Allocator> make_host_allocator(const HostAllocatorOptions& options) { return std::make_shared<HostAllocator>(options); }
+std::shared_ptr<const void> count_external_memory(Allocator& allocator, int64_t bytes, MemoryCategory category) {
+  auto* counts = dynamic_cast<CountsExternalMemory*>(&allocator);
+  return counts ? counts->count_external(bytes, category) : nullptr;
+}
+
 std::shared_ptr<Allocator> make_counting_allocator() { return std::make_shared<CountingAllocator>(); }
 
 }  // namespace dmuon

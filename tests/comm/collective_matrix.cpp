@@ -37,6 +37,13 @@ Tensor make(Allocator& allocator, int64_t elements) {
                 DTypeOf<T>::value);
 }
 
+// A buffer of a collective.
+template <class T>
+Tensor buffer_of(Matrix& m, int64_t elements) {
+  if (m.backend == nullptr) return make<T>(m.allocator, elements);
+  return m.group.allocate(*m.backend, {elements}, DTypeOf<T>::value, MemoryCategory::gradients, "shared");
+}
+
 template <class T>
 void fill(const Tensor& tensor, int rank, int salt) {
   const Opened opened(tensor);
@@ -109,7 +116,7 @@ template <class T>
 void broadcast_of(Matrix& m) {
   for (int64_t elements : sizes_for<T>(m))
     for (int root = 0; root < m.group.size(); ++root) {
-      const Tensor data = make<T>(m.allocator, elements);
+      const Tensor data = buffer_of<T>(m, elements);
       fill<T>(data, m.group.rank(), 1 + root);
       m.group.broadcast(m.stream, data, root);
       m.stream.record().wait();
@@ -122,7 +129,7 @@ template <class T>
 void all_reduce_of(Matrix& m, std::vector<ReduceOperation> operations) {
   for (int64_t elements : sizes_for<T>(m))
     for (ReduceOperation operation : operations) {
-      const Tensor data = make<T>(m.allocator, elements);
+      const Tensor data = buffer_of<T>(m, elements);
       fill<T>(data, m.group.rank(), 7);
       m.group.all_reduce(m.stream, data, operation);
       m.stream.record().wait();
@@ -136,7 +143,7 @@ void all_gather_of(Matrix& m) {
   for (int64_t elements : sizes_for<T>(m))
     for (int kind = 0; kind < (elements == m.large ? 2 : 5); ++kind) {
       const std::vector<int64_t> cuts = make_cuts(m.group.size(), elements, kind);
-      const Tensor data = make<T>(m.allocator, elements);
+      const Tensor data = buffer_of<T>(m, elements);
       fill<T>(data, m.group.rank(), 3);
       const auto form = static_cast<GatherForm>(std::is_same_v<T, float> ? kind % 4 : 0);
       m.group.all_gather_v(m.stream, data, cuts, form);
@@ -161,7 +168,7 @@ void reduce_scatter_of(Matrix& m) {
         const size_t rank = static_cast<size_t>(m.group.rank());
         const int64_t first = cuts[rank];
         const int64_t own = cuts[rank + 1] - first;
-        const Tensor data = make<T>(m.allocator, elements);
+        const Tensor data = buffer_of<T>(m, elements);
         fill<T>(data, m.group.rank(), 5);
         const Tensor result = form == 2 ? data.flat(first, own) : make<R>(m.allocator, own);
         if (form == 1) fill<R>(result, 100, 6);

@@ -5,6 +5,7 @@
 
 #include <functional>
 
+#include "dmuon/backend/backend.h"
 #include "dmuon/comm/communicator.h"
 #include "dmuon/core/memory.h"
 
@@ -20,6 +21,8 @@ struct Matrix {
   Check check;
   std::vector<int64_t> sizes = {0, 1, 3, 4099, 70001};
   int64_t large = 700003;  // several pieces; only for float32
+  // If given, buffers come from group.allocate: memory that ranks of one host may reach in place.
+  Backend* backend = nullptr;
 
   void barrier();
   void broadcast();

@@ -30,7 +30,45 @@ int main() {
     Matrix{world.communicator(), *stream, *guarded, check, {0, 1, 4099}, 70001}.everything();
     stream->synchronize();
   });
+  checks.section("memory of the group", [&] {
+    const auto backend = make_cpu_backend();
+    const auto stream = make_inline_stream();
+    const MemoryStatistics before = backend->allocator().statistics();
+    {
+      const Tensor buffer = world.communicator().allocate(*backend, {7, 100}, DType::float32, MemoryCategory::gradients, "gradients");
+      check(buffer.shape() == Shape{7, 100} && buffer.bytes() == 2800, "shape of group memory");
+      check(backend->allocator().statistics()[MemoryCategory::gradients].current == before[MemoryCategory::gradients].current + 2800,
+            "group memory is counted with the backend's");
+    }
+    check(backend->allocator().statistics().total.current == before.total.current, "group memory is released");
+    Matrix matrix{world.communicator(), *stream, *allocator, check, {0, 1, 4099, 70001}, 700003, backend.get()};
+    matrix.broadcast();
+    matrix.all_reduce();
+    matrix.all_gather_v();
+    matrix.reduce_scatter_v();
+    // Memory of the whole group in a group split off, and beside private memory.
+    const auto half = world.communicator().split(world.rank() % 2, world.rank(), "halves");
+    const Tensor shared = world.communicator().allocate(*backend, {100000}, DType::float32, MemoryCategory::gradients, "shared");
+    const Tensor plain = backend->allocate({100000}, DType::float32, MemoryCategory::gradients, "private");
+    for (const Tensor& tensor : {shared, half->rank() == 0 ? shared : plain}) {
+      std::fill_n(tensor.data<float>(), 100000, 1.0f + static_cast<float>(world.rank() / 2));
+      half->all_reduce(*stream, tensor, ReduceOperation::sum);
+      const float expected = static_cast<float>(half->size() * (half->size() + 1) / 2);
+      check(tensor.data<float>()[0] == expected && tensor.data<float>()[99999] == expected, "group memory in a part of the group");
+    }
+    // Two nodes: only the ranks of one share.
+    if (world.size() % 2 == 0) {
+      const auto nodes = world.communicator().divide_into_nodes(2, "two nodes");
+      Matrix{*nodes, *stream, *allocator, check, {4099}, 70001, backend.get()}.all_reduce();
+    }
+  });
   checks.section("two groups", [&] { two_groups(world.communicator(), *allocator, check); });
+  checks.section("by messages", [&] {
+    const auto messages = world.communicator().divide_into_nodes(world.size(), "messages");
+    const auto stream = make_inline_stream();
+    Matrix{*messages, *stream, *allocator, check, {0, 1, 4099, 70001}}.everything();
+    two_groups(*messages, *allocator, check);
+  });
   checks.section("memory and bytes", [&] {
     check(world.memory()[MemoryCategory::communication].current == 0, "staging is released");
     check(world.memory()[MemoryCategory::communication].peak <= int64_t{8} << 20, "staging is bounded");

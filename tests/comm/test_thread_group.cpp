@@ -50,6 +50,9 @@ TEST_CASE("collectives on threads are exact for every legal behaviour of the tra
       {3, {.seed = 2, .late_polls = 3, .buffered_bytes = 0}},
       {4, {.seed = 3, .late_polls = 5, .buffered_bytes = int64_t{1} << 30}},
       {5, {.seed = 4, .late_polls = 1}},
+      {2, {.seed = 5, .shared_memory = true}},
+      {5, {.seed = 6, .late_polls = 2, .shared_memory = true}},
+      {4, {.seed = 7, .ranks_per_node = 2, .shared_memory = true}},
   };
   for (const Case& c : cases) {
     Collected collected;
@@ -63,6 +66,67 @@ TEST_CASE("collectives on threads are exact for every legal behaviour of the tra
     CHECK(collected.failures == std::vector<std::string>{});
     CHECK(collected.checks > 1000);
   }
+}
+
+TEST_CASE("ranks on threads share memory in place") {
+  Collected collected;
+  const auto errors = run_ranks(3, {.seed = 8, .shared_memory = true}, [&](Communicator& group) {
+    const auto allocator = make_host_allocator();
+    const auto backend = make_cpu_backend();
+    const auto stream = make_inline_stream();
+    Matrix matrix{group, *stream, *allocator, collected.check(group.rank()), {1, 4099, 50021}, 100003, backend.get()};
+    matrix.broadcast();
+    matrix.all_reduce();
+    matrix.all_gather_v();
+    matrix.reduce_scatter_v();
+    two_groups(group, *allocator, collected.check(group.rank()));
+  });
+  require_success(errors);
+  CHECK(collected.failures == std::vector<std::string>{});
+}
+
+TEST_CASE("a rank that does not enter shared memory is named at the deadline") {
+  for (const bool staged : {false, true}) {
+    const auto errors = run_ranks(3, {.deadline_seconds = 0.3, .shared_memory = true}, [&](Communicator& group) {
+      const auto stream = make_worker_stream("comm");
+      if (group.rank() != 2) group.all_reduce(*stream, floats(staged ? 100000 : 100), ReduceOperation::sum);
+      if (group.rank() == 2) std::this_thread::sleep_for(std::chrono::milliseconds(700));
+      stream->synchronize();
+      group.agree(true, "", ExitCode::done);
+    });
+    for (int rank : {0, 1}) {
+      const std::string& error = errors[static_cast<size_t>(rank)];
+      INFO(error);
+      CHECK(contains(error, "all_reduce #1"));
+      CHECK(contains(error, "group \"world\""));
+      CHECK(contains(error, "rank 2 (thread2), which has not entered"));
+    }
+    CHECK(contains(errors[2], "gave up"));
+  }
+}
+
+TEST_CASE("many collectives of one group run at once, on streams that reach them in another order") {
+  Collected collected;
+  const auto errors = run_ranks(3, {.deadline_seconds = 20, .shared_memory = true}, [&](Communicator& group) {
+    const auto first = make_worker_stream("first");
+    const auto second = make_worker_stream("second");
+    const auto allocator = make_host_allocator();
+    std::vector<Tensor> tensors;
+    for (int i = 0; i < 40; ++i) {
+      Stream& stream = i % 3 == 0 ? *first : *second;
+      if (i % 7 == group.rank()) stream.submit([] { std::this_thread::sleep_for(std::chrono::milliseconds(3)); });
+      tensors.push_back(floats(i % 2 ? 100 : 60000));
+      group.all_reduce(stream, tensors.back(), ReduceOperation::sum);
+    }
+    const double one = 1;
+    collected.check(group.rank())(group.all_reduce(std::span(&one, 1), ReduceOperation::sum)[0] == 3, "control operation");
+    first->synchronize();
+    second->synchronize();
+    for (const Tensor& tensor : tensors)
+      collected.check(group.rank())(tensor.data<float>()[0] == 3 && tensor.data<float>()[tensor.elements() - 1] == 3, "sum");
+  });
+  require_success(errors);
+  CHECK(collected.failures == std::vector<std::string>{});
 }
 
 TEST_CASE("many ranks use the ring, the chain and the dissemination barrier") {
@@ -157,9 +221,11 @@ TEST_CASE("a late rank is waited for without a deadline") {
 }
 
 TEST_CASE("ranks in different collectives get an error that names both") {
+  const bool shared_memory = GENERATE(false, true);
+  CAPTURE(shared_memory);
   const auto stream = make_inline_stream();
   const auto run = [&](const std::function<void(Communicator&)>& zero, const std::function<void(Communicator&)>& one) {
-    return run_ranks(2, {.deadline_seconds = 5}, [&](Communicator& group) { group.rank() == 0 ? zero(group) : one(group); });
+    return run_ranks(2, {.deadline_seconds = 5, .shared_memory = shared_memory}, [&](Communicator& group) { group.rank() == 0 ? zero(group) : one(group); });
   };
   const std::vector<int64_t> half{0, 50, 100};
   const std::vector<int64_t> uneven{0, 51, 100};

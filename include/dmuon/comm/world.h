@@ -17,6 +17,7 @@ namespace dmuon {
 
 struct WorldOptions {
   double deadline_seconds = 300;  // of every collective until Communicator::set_deadline; 0: none
+  bool shared_memory = true;      // ranks of one host reduce and gather through shared memory, where it can be had
 };
 
 class World {

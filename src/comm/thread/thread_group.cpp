@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "comm/peer_communicator.h"
+#include "comm/shared/shared_group.h"
 #include "dmuon/core/text.h"
 
 namespace dmuon {
@@ -85,6 +86,7 @@ class ThreadPointToPoint final : public PointToPoint {
   ThreadPointToPoint(std::shared_ptr<Hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
   int rank() const override { return rank_; }
   int size() const override { return hub_->ranks; }
+  bool one_process() const override { return true; }
 
   std::unique_ptr<MessageRequest> send(const void* data, int64_t bytes, int peer, int tag) override {
     auto end = std::make_shared<End>();
@@ -191,10 +193,17 @@ std::vector<std::unique_ptr<Communicator>> make_thread_group(int ranks, const Th
     nodes.push_back(rank / std::max(options.ranks_per_node, 1));
   }
   const std::shared_ptr<Allocator> staging = make_host_allocator({.poison = true});
-  std::vector<std::unique_ptr<Communicator>> result;
+  std::vector<std::shared_ptr<Group>> groups;
   for (const auto& transport : transports)
-    result.push_back(std::make_unique<PeerCommunicator>(std::make_shared<Group>(
-        "world", transport, hosts, nodes, GroupServices{staging, std::make_shared<Activity>()}, options.deadline_seconds)));
+    groups.push_back(std::make_shared<Group>("world", transport, hosts, nodes,
+                                             GroupServices{staging, std::make_shared<Activity>(), options.shared_memory},
+                                             options.deadline_seconds));
+  if (options.shared_memory && ranks > 1 && nodes.back() == 0) {
+    const auto shared = std::make_shared<SharedGroup>(SharedSegment::create(SharedGroup::bytes_per_rank(ranks) * ranks), ranks);
+    for (const auto& group : groups) group->set_shared(shared);
+  }
+  std::vector<std::unique_ptr<Communicator>> result;
+  for (const auto& group : groups) result.push_back(std::make_unique<PeerCommunicator>(group));
   return result;
 }
 

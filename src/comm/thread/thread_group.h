@@ -22,6 +22,8 @@ struct ThreadGroupOptions {
   int silent_rank = -1;
   double deadline_seconds = 60;
   int ranks_per_node = 1 << 30;  // consecutive ranks that count as one node
+  // Groups whose ranks share a node use shared memory, as ranks that are processes do; else all goes by messages.
+  bool shared_memory = false;
 };
 
 std::vector<std::shared_ptr<PointToPoint>> make_thread_transports(int ranks, const ThreadGroupOptions& options = {});
