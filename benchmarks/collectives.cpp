@@ -60,9 +60,8 @@ std::function<void()> ours(const std::string& operation, const Place& place, Str
   if (operation == "all_reduce") return [&, data] { group.all_reduce(stream, data, ReduceOperation::sum); };
   if (operation == "all_gather_v") return [&, data, cuts] { group.all_gather_v(stream, data, cuts); };
   const size_t rank = static_cast<size_t>(group.rank());
-  return [&, data, cuts, own = data.flat(cuts[rank], cuts[rank + 1] - cuts[rank])] {
-    group.reduce_scatter_v(stream, data, cuts, own, false);
-  };
+  return
+      [&, data, cuts, own = data.flat(cuts[rank], cuts[rank + 1] - cuts[rank])] { group.reduce_scatter_v(stream, data, cuts, own, false); };
 }
 
 std::function<void()> theirs(const std::string& operation, float* data, int64_t elements, std::vector<int> counts) {
@@ -75,8 +74,7 @@ std::function<void()> theirs(const std::string& operation, float* data, int64_t 
 
 Json::Array run(const Arguments& arguments) {
   World world = World::start();
-  if (world.size() == 1)
-    throw ConfigError("collectives need several ranks: mpirun --bind-to none -np 2 dmuon_bench collectives");
+  if (world.size() == 1) throw ConfigError("collectives need several ranks: mpirun --bind-to none -np 2 dmuon_bench collectives");
   const auto backend = make_backend(arguments);
   Communicator& all = world.communicator();
   const auto given = arguments.own.find("largest_mebibytes");
@@ -109,8 +107,7 @@ Json::Array run(const Arguments& arguments) {
       counts.push_back(static_cast<int>(cuts.back() - cuts[cuts.size() - 2]));
     }
     std::vector<Way> ways;
-    for (const Place& place : places)
-      ways.push_back({place.name, ours(c.operation, place, *stream, place.data.flat(0, elements), cuts)});
+    for (const Place& place : places) ways.push_back({place.name, ours(c.operation, place, *stream, place.data.flat(0, elements), cuts)});
     ways.push_back({"mpi", theirs(c.operation, reference.data<float>(), elements, counts)});
     const std::vector<double> seconds = measure_ways(ways, arguments.pairs);
     if (all.rank() != 0) continue;

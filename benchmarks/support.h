@@ -22,10 +22,11 @@ struct Arguments {
 struct Benchmark {
   std::string name, summary;
   std::vector<std::pair<std::string, std::string>> options;  // name without dashes, help
-  // Returns the rows of the report: objects with equal keys, spelt out.
+  // Returns the rows of the report: objects with equal keys, spelt out. Of several ranks only the first returns rows.
   std::function<Json::Array(const Arguments&)> run;
 };
 Benchmark gemm_benchmark();
+Benchmark collectives_benchmark();
 Benchmark bandwidth_benchmark();
 Benchmark kernels_benchmark();
 Benchmark train_step_benchmark();

@@ -1,4 +1,9 @@
-// One fault per run, for test_faults.cpp: fault_program FAULT. Ends as a tool's main should.
+// One fault per run, for test_faults.cpp: fault_program FAULT [messages]. With "messages" ranks share no memory. Ends as
+// a tool's main should.
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -6,12 +11,55 @@
 #include <thread>
 
 #include "comm/watchdog.h"
+#include "dmuon/backend/backend.h"
 #include "dmuon/comm/world.h"
 #include "dmuon/core/text.h"
 
 using namespace dmuon;
 
 namespace {
+
+Tensor ones(Communicator& group, Backend& backend, int64_t elements, bool in_place) {
+  const Shape shape{elements};
+  const Tensor tensor = in_place ? group.allocate(backend, shape, DType::float32, MemoryCategory::gradients, "test")
+                                 : backend.allocate(shape, DType::float32, MemoryCategory::gradients, "test");
+  std::fill_n(tensor.data<float>(), elements, 1.0f);
+  return tensor;
+}
+
+// The last rank is hit by a signal while all are busy with large reductions.
+void strike(Communicator& all, Stream& stream, int signal, bool in_place) {
+  const auto backend = make_cpu_backend();
+  const Tensor tensor = ones(all, *backend, int64_t{4} << 20, in_place);
+  std::thread striker;
+  if (all.rank() == all.size() - 1)
+    striker = std::thread([signal] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      kill(getpid(), signal);
+    });
+  if (striker.joinable()) striker.detach();
+  while (true) {
+    all.all_reduce(stream, tensor, ReduceOperation::maximum);
+    stream.record().wait();
+  }
+}
+
+// No more files than are open now: shared memory cannot be had.
+void without_files(Communicator& all, Stream& stream) {
+  const int lowest = dup(0);
+  close(lowest);
+  const rlimit none{static_cast<rlim_t>(lowest), static_cast<rlim_t>(lowest)};
+  setrlimit(RLIMIT_NOFILE, &none);
+  const auto backend = make_cpu_backend();
+  const auto first = all.split(0, all.rank(), "first");
+  const auto second = all.split(0, all.rank(), "second");
+  for (Communicator* group : {&all, first.get(), second.get()}) {
+    const Tensor tensor = ones(*group, *backend, 100000, true);
+    group->all_reduce(stream, tensor, ReduceOperation::sum);
+    stream.record().wait();
+    if (tensor.data<float>()[99999] != static_cast<float>(all.size())) throw Error(ExitCode::numerical, "a wrong sum");
+  }
+}
 
 void fault(World& world, const std::string& name) {
   Communicator& all = world.communicator();
@@ -21,6 +69,11 @@ void fault(World& world, const std::string& name) {
   stream->record().wait();
   const bool last = all.rank() == all.size() - 1;
   if (name == "throw" && last) throw DataError("shard train_000003.bin: 12 bytes are missing; fetch it again");
+  if (name == "stop in place") strike(all, *stream, SIGSTOP, true);
+  if (name == "stop staged") strike(all, *stream, SIGSTOP, false);
+  if (name == "kill in place") strike(all, *stream, SIGKILL, true);
+  if (name == "kill staged") strike(all, *stream, SIGKILL, false);
+  if (name == "no files") return without_files(all, *stream);
   if (name == "stop" && last) std::raise(SIGSTOP);
   if (name == "kill" && last) std::raise(SIGKILL);
   if (name == "leave" && last) std::_Exit(0);
@@ -49,10 +102,10 @@ void fault(World& world, const std::string& name) {
 
 }  // namespace
 
-int main(int, char** argv) {
+int main(int argc, char** argv) {
   std::unique_ptr<World> world;
   try {
-    world = std::make_unique<World>(World::start({.deadline_seconds = 20}));
+    world = std::make_unique<World>(World::start({.deadline_seconds = 20, .shared_memory = argc == 2}));
     fault(*world, argv[1]);
     world->finish();
     return 0;

@@ -36,15 +36,15 @@ TEST_CASE("a rank that throws ends the job with its code and its text last") {
 }
 
 TEST_CASE("a rank that stops is named at the deadline") {
-  const Ended ended = fault(3, "stop");
+  const Ended ended = fault(3, GENERATE("stop", "stop messages"));
   CHECK(ended.exit_code == 4);
   CHECK(ended.seconds < 20);
-  CHECK_THAT(ended.last_of_ranks(), Catch::Contains("rank 2 (" + host() + "), which has not entered") && Catch::Contains("barrier #3"));
-  CHECK_THAT(ended.output, Catch::Contains("within 3.0s"));
+  CHECK_THAT(ended.last_of_ranks(), Catch::Contains("rank 2 (" + host() + "), which has not entered") && Catch::Contains("barrier #"));
+  CHECK_THAT(ended.output, Catch::Contains("within 3.0s") && Catch::Contains("group \"world\""));
 }
 
 TEST_CASE("a rank that dies ends the job") {
-  const Ended killed = fault(3, "kill");
+  const Ended killed = fault(3, GENERATE("kill", "kill messages"));
   CHECK(killed.exit_code != 0);
   CHECK(killed.seconds < 10);
   const Ended left = fault(3, "leave");
@@ -53,10 +53,32 @@ TEST_CASE("a rank that dies ends the job") {
 }
 
 TEST_CASE("ranks in different collectives end the job and name both") {
-  const Ended ended = fault(2, "mismatch");
+  const Ended ended = fault(2, GENERATE("mismatch", "mismatch messages"));
   CHECK(ended.exit_code == 4);
   CHECK(ended.seconds < 10);
-  CHECK_THAT(ended.last_of_ranks(), Catch::Contains("barrier #3") && Catch::Contains("all_gather_text #3"));
+  CHECK_THAT(ended.last_of_ranks(), Catch::Contains("barrier #") && Catch::Contains("all_gather_text #") && Catch::Contains("rank 0 (") &&
+                                        Catch::Contains("rank 1 ("));
+}
+
+TEST_CASE("a rank that stops in the middle of its data is named, one that dies there ends the job") {
+  const std::string how = GENERATE("in place'", "staged'", "staged' messages");
+  CAPTURE(how);
+  const Ended stopped = fault(3, "'stop " + how);
+  CHECK(stopped.exit_code == 4);
+  CHECK(stopped.seconds < 20);
+  CHECK_THAT(stopped.last_of_ranks(), Catch::Contains("all_reduce #") && Catch::Contains("rank 2 (" + host() + "), w"));
+  CHECK_THAT(stopped.output, Catch::Contains("No sign of life from rank 2 (" + host() + ")"));
+  const Ended killed = fault(3, "'kill " + how);
+  CHECK(killed.exit_code != 0);
+  CHECK(killed.seconds < 10);
+}
+
+TEST_CASE("without shared memory ranks go on by messages and say so once") {
+  const Ended ended = fault(3, "'no files'");
+  CHECK(ended.exit_code == 0);
+  const size_t said = ended.output.find("by messages instead of shared memory");
+  CHECK(said != std::string::npos);
+  CHECK(ended.output.find("by messages instead of shared memory", said + 1) == std::string::npos);
 }
 
 TEST_CASE("ranks that agree on a failure end with its code") {
