@@ -146,20 +146,21 @@ void CheckpointKeeper::save(ShardedModel& model, const SaveRequest& request) {
     for (const HeldPiece& held : model.held()) {
       if (held.piece.first != 0) continue;  // the holder of the first element writes the tensor
       const ParameterDeclaration& parameter = parameters[static_cast<size_t>(held.piece.tensor)];
-      model_tensors.push_back(whole_tensor(backend_, parameter.name, parameter.shape, model.value(held.piece.tensor).flat()));
+      const auto add = [&](std::vector<CheckpointTensor>& tensors, std::string key, int state, const Tensor& mine) {
+        const auto item = cut.find({held.piece.tensor, state});
+        if (item == cut.end())
+          tensors.push_back(whole_tensor(backend_, std::move(key), parameter.shape, mine));
+        else
+          tensors.push_back({std::move(key), DType::float32, parameter.shape,
+                             [&gather, index = item->second](int64_t offset, void* destination, int64_t chunk) {
+                               gather.read(index, offset / 4, chunk / 4, static_cast<float*>(destination));
+                             }});
+      };
+      add(model_tensors, parameter.name, -1, held.master);
       if (held.rule < 0) continue;
       const auto states = model.rules().rules[static_cast<size_t>(held.rule)]->state();
-      for (size_t s = 0; s < states.size(); ++s) {
-        std::string key = state_key(parameter.name, states[s].name);
-        const auto item = cut.find({held.piece.tensor, static_cast<int>(s)});
-        if (item == cut.end())
-          state_tensors.push_back(whole_tensor(backend_, std::move(key), parameter.shape, held.state[s]));
-        else
-          state_tensors.push_back({std::move(key), DType::float32, parameter.shape,
-                                   [&gather, index = item->second](int64_t offset, void* destination, int64_t chunk) {
-                                     gather.read(index, offset / 4, chunk / 4, static_cast<float*>(destination));
-                                   }});
-      }
+      for (size_t s = 0; s < states.size(); ++s)
+        add(state_tensors, state_key(parameter.name, states[s].name), static_cast<int>(s), held.state[s]);
     }
     Json fragments = Json::array();
     agreed(world_, [&] {

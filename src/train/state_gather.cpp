@@ -24,24 +24,27 @@ Piece overlap(const std::vector<Piece>& pieces, int tensor, int64_t first, int64
 }  // namespace
 
 StateGather::StateGather(Backend& backend, Communicator& world, ShardedModel& model) : backend_(backend), world_(world), model_(model) {
-  for (int rank = 0; rank < world.size(); ++rank) pieces_.push_back(model.plan().pieces(rank));
+  for (int rank = 0; rank < world.size(); ++rank) pieces_.push_back(model.plan().pieces(model.grid().slot_of(rank)));
   std::vector<int> holders(model.inventory().parameters().size(), 0);
   for (const auto& pieces : pieces_)
     for (const Piece& piece : pieces) ++holders[static_cast<size_t>(piece.tensor)];
   for (size_t t = 0; t < holders.size(); ++t) {
     const int rule = model.rules().rule_of[t];
-    if (holders[t] < 2 || rule < 0) continue;
+    if (holders[t] < 2) continue;
     const ParameterDeclaration& parameter = model.inventory().parameters()[t];
+    const int writer = model.grid().rank_of_slot(model.plan().owners[t]);
+    items_.push_back({parameter.name, static_cast<int>(t), -1, writer, parameter.shape.elements()});
+    if (rule < 0) continue;
     const auto states = model.rules().rules[static_cast<size_t>(rule)]->state();
     for (size_t s = 0; s < states.size(); ++s)
-      items_.push_back({state_key(parameter.name, states[s].name), static_cast<int>(t), static_cast<int>(s), model.plan().owners[t],
-                        parameter.shape.elements()});
+      items_.push_back(
+          {state_key(parameter.name, states[s].name), static_cast<int>(t), static_cast<int>(s), writer, parameter.shape.elements()});
   }
-  std::sort(items_.begin(), items_.end(), [](const Item& a, const Item& b) { return a.key < b.key; });
+  std::sort(items_.begin(), items_.end(),
+            [](const Item& a, const Item& b) { return (a.state >= 0) != (b.state >= 0) ? a.state < 0 : a.key < b.key; });
 }
 
-// Every rank sends its part of the current chunk to the item's writer. Ranks hold ascending ranges, so the parts arrive
-// in the order of the tensor.
+// Every rank sends its part of the current chunk to the item's writer, which puts the parts in the order of the tensor.
 void StateGather::exchange_chunk() {
   const Item& item = items_[item_];
   const int64_t first = chunk_ * chunk_elements, last = std::min(item.elements, first + chunk_elements);
@@ -57,12 +60,17 @@ void StateGather::exchange_chunk() {
   Tensor send = backend_.allocate(Shape{0}, DType::float32, MemoryCategory::communication, "checkpoint chunk");
   for (const HeldPiece& held : model_.held())
     if (held.piece.tensor == item.tensor && mine.count > 0)
-      send = held.state[static_cast<size_t>(item.state)].flat(mine.first - held.piece.first, mine.count);
+      send = (item.state < 0 ? held.master : held.state[static_cast<size_t>(item.state)]).flat(mine.first - held.piece.first, mine.count);
   Tensor receive = backend_.allocate(Shape{writer ? last - first : 0}, DType::float32, MemoryCategory::communication, "checkpoint chunk");
   world_.all_to_all_v(stream, send, send_cuts, receive, receive_cuts);
   if (writer) {
-    staging_.resize(static_cast<size_t>(last - first));
-    backend_.copy_to_host(stream, receive, staging_.data());
+    std::vector<float> received(static_cast<size_t>(last - first));
+    staging_.resize(received.size());
+    backend_.copy_to_host(stream, receive, received.data());
+    for (size_t r = 0; r < ranks; ++r) {
+      const Piece part = overlap(pieces_[r], item.tensor, first, last);
+      std::copy_n(received.begin() + receive_cuts[r], part.count, staging_.begin() + (part.first - first));
+    }
     held_item_ = item_;
     held_chunk_ = chunk_;
   } else {

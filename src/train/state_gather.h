@@ -1,5 +1,5 @@
-// Brings the pieces of cut optimizer states to the rank that writes them, chunk by chunk, so that no rank ever holds
-// more than a chunk of foreign state.
+// Brings the pieces of cut parameters and optimizer states to the rank that writes them, chunk by chunk, so that no rank
+// ever holds more than a chunk of what is another's.
 #pragma once
 
 #include <span>
@@ -10,15 +10,15 @@
 
 namespace dmuon {
 
-// All ranks walk the same sequence of cut states, ordered by key; the writer of a state receives its chunks, the others
-// send theirs. A rank whose file has failed still walks to the end, so that nobody waits for it.
+// All ranks walk the same sequence of cut tensors, parameters before states, each ordered by key; the writer of one
+// receives its chunks, the others send theirs. A rank whose file has failed still walks to the end, so that nobody waits for it.
 class StateGather {
  public:
   struct Item {
     std::string key;
     int tensor = 0;
-    int state = 0;  // index into the rule's states
-    int writer = 0;
+    int state = 0;   // index into the rule's states; -1: the parameter itself
+    int writer = 0;  // rank
     int64_t elements = 0;
   };
 

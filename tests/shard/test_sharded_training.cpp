@@ -55,6 +55,7 @@ struct Case {
   bool tied = true;
   bool recompute = false;
   HostMode mode = HostMode::normal;
+  ShardedModelOptions options = {};
 };
 
 struct Result {
@@ -79,7 +80,8 @@ Result train_small(Communicator& world, const Case& c, int steps) {
   }
   Plan plan = make_plan(tensors, static_cast<int>(model.inventory().units().size()), {.slots = world.size(), .cut_elements = 128});
   Result result;
-  ShardedModelOptions options;
+  ShardedModelOptions options = c.options;
+  options.one_stream = c.mode == HostMode::deferred;
   options.inject = [&](const std::string& name, int64_t first, const Tensor& gradient) {
     if (result.gradients.count(name) > 0) return;
     result.gradients[name] = to_doubles(*backend, gradient);

@@ -1,6 +1,6 @@
 // Design contract 13.2: given equal reduced gradients, parameters, optimizer state and the clip coefficient are bit-equal
-// for every world size, owner map, planner, batch composition and number of threads. Every rank computes the one-rank
-// result itself and compares what it holds with it.
+// for every world size, grid, stage, distribution, owner map, planner, batch composition, form of publishing and number of
+// threads. Every rank computes the one-rank result itself and compares what it holds and what it computes with to that.
 #include <cstring>
 #include <map>
 
@@ -17,27 +17,33 @@ using namespace dmuon;
 
 namespace {
 
-// Parameters without a forward pass.
+// Parameters without a forward pass: long sums, prime sizes, sizes that repeat within and across units, rows and columns
+// alone, one tensor that is frozen and one that is a buffer.
 class ParameterModel final : public Model {
  public:
-  ParameterModel() {
+  explicit ParameterModel(int64_t long_side) {
+    const auto declare = [&](int unit, const std::string& name, Shape shape, ParameterRole role, Initializer initializer) {
+      inventory_.declare(unit, name, shape, role, initializer);
+    };
     const auto matrix = [&](int unit, const std::string& name, int64_t rows, int64_t columns) {
-      inventory_.declare(unit, name, Shape{rows, columns}, ParameterRole::matrix, initialize_normal(0.02));
+      declare(unit, name, Shape{rows, columns}, ParameterRole::matrix, initialize_normal(0.02));
     };
     const int embedding = inventory_.add_unit("embedding");
-    inventory_.declare(embedding, "embedding.weight", Shape{1031, 65}, ParameterRole::embedding, initialize_normal(0.02));
-    // Long sums, odd sizes, sizes that repeat within and across units, one that is alone.
+    declare(embedding, "embedding.weight", Shape{1031, 65}, ParameterRole::embedding, initialize_normal(0.02));
     const int first = inventory_.add_unit("blocks.0");
-    matrix(first, "blocks.0.a", 128, 2048);
+    matrix(first, "blocks.0.a", 32, long_side);
     matrix(first, "blocks.0.b", 35, 50);
     matrix(first, "blocks.0.c", 50, 35);
-    inventory_.declare(first, "blocks.0.bias", Shape{2048}, ParameterRole::vector, initialize_zero());
+    declare(first, "blocks.0.bias", Shape{2048}, ParameterRole::vector, initialize_zero());
+    declare(first, "blocks.0.frozen", Shape{77}, ParameterRole::vector, initialize_normal(1.0));
     const int second = inventory_.add_unit("blocks.1");
-    matrix(second, "blocks.1.a", 128, 2048);
-    matrix(second, "blocks.1.b", 256, 8192);
+    matrix(second, "blocks.1.a", 32, long_side);
+    matrix(second, "blocks.1.b", 67, 131);
     matrix(second, "blocks.1.c", 50, 35);
     matrix(second, "blocks.1.d", 1, 9);
-    inventory_.declare(second, "blocks.1.bias", Shape{5}, ParameterRole::vector, initialize_one());
+    matrix(second, "blocks.1.e", 13, 1);
+    declare(second, "blocks.1.bias", Shape{5}, ParameterRole::vector, initialize_one());
+    declare(second, "blocks.1.running_mean", Shape{11}, ParameterRole::buffer, initialize_normal(1.0));
     const int third = inventory_.add_unit("blocks.2");
     matrix(third, "blocks.2.c", 50, 35);
   }
@@ -52,6 +58,21 @@ class ParameterModel final : public Model {
 
 enum class Rules { muon, muon_gram, sgd };
 
+struct Case {
+  std::string name = {};
+  Rules rules = Rules::muon;
+  PlanStrategy strategy = PlanStrategy::greedy;
+  uint64_t owner_seed = 0;  // 0: the strategy's owners
+  int threads = 1;
+  int window_units = 4;
+  int64_t cut_elements = 512;
+  int64_t long_side = 1024;
+  int micro_batches = 1;
+  bool announce = true;  // the number of micro-batches
+  HostMode mode = HostMode::normal;
+  ShardedModelOptions options = {};
+};
+
 RuleTable make_rules(const Inventory& inventory, Rules rules) {
   RuleTable table;
   if (rules == Rules::sgd)
@@ -59,59 +80,80 @@ RuleTable make_rules(const Inventory& inventory, Rules rules) {
   else
     table.rules.push_back(make_muon(muon_options(rules == Rules::muon ? "keller" : "dmuon")));
   table.rules.push_back(make_adamw({0.9, 0.95, 1e-8, 0.1}));
-  for (const ParameterDeclaration& parameter : inventory.parameters())
-    table.rule_of.push_back(parameter.role == ParameterRole::matrix ? 0 : 1);
+  for (const ParameterDeclaration& parameter : inventory.parameters()) {
+    const bool fixed = parameter.role == ParameterRole::buffer || parameter.name == "blocks.0.frozen";
+    table.rule_of.push_back(fixed ? -1 : parameter.role == ParameterRole::matrix ? 0 : 1);
+  }
   return table;
 }
 
-struct Case {
-  Rules rules = Rules::muon;
-  PlanStrategy strategy = PlanStrategy::greedy;
-  uint64_t owner_seed = 0;  // 0: the strategy's owners
-  int threads = 1;
-  int window_units = 4;
-};
+Plan plan_of(const Case& c, const Inventory& inventory, const RuleTable& table, int ranks) {
+  std::vector<PlanTensor> tensors;
+  std::vector<int> owners;
+  for (size_t i = 0; i < table.rule_of.size(); ++i) {
+    const ParameterDeclaration& parameter = inventory.parameters()[i];
+    PlanTensor tensor;
+    tensor.name = parameter.name;
+    tensor.shape = parameter.shape;
+    tensor.unit = parameter.unit;
+    if (const int rule = table.rule_of[i]; rule >= 0) {
+      tensor.whole = table.rules[static_cast<size_t>(rule)]->cutting() == Cutting::whole && c.options.distribution != Distribution::gather;
+      tensor.rule = rule;
+      if (tensor.whole) tensor.cost = table.rules[static_cast<size_t>(rule)]->flops(parameter.shape);
+    }
+    tensors.push_back(tensor);
+    owners.push_back(static_cast<int>(Random(c.owner_seed, RandomStream::test).below(static_cast<uint64_t>(ranks), i)));
+  }
+  PlanOptions options;
+  options.slots = ranks;
+  options.strategy = c.strategy;
+  options.cut_elements = c.cut_elements;
+  options.window_units = c.window_units;
+  options.replicas = c.options.replicas;
+  const int units = static_cast<int>(inventory.units().size());
+  return c.owner_seed == 0 ? make_plan(tensors, units, options) : make_plan_with_owners(tensors, units, options, owners);
+}
 
-// Three steps with gradients that are a function of (name, element, step), and one with zeros (decay only).
+// Four steps with gradients that are a function of (name, element, step); in the third they are zeros (decay only).
 class Job {
  public:
-  Job(Communicator& world, const Case& c) : backend_(make_cpu_backend({.threads = c.threads})) {
+  Job(Communicator& world, const Case& c)
+      : case_(c), model_(c.long_side), backend_(make_cpu_backend({.mode = c.mode, .threads = c.threads})) {
     RuleTable table = make_rules(model_.inventory(), c.rules);
-    std::vector<PlanTensor> tensors;
-    for (size_t i = 0; i < table.rule_of.size(); ++i) {
-      const ParameterDeclaration& parameter = model_.inventory().parameters()[i];
-      const UpdateRule& rule = *table.rules[static_cast<size_t>(table.rule_of[i])];
-      const bool whole = rule.cutting() == Cutting::whole;
-      tensors.push_back({parameter.name, parameter.shape, parameter.unit, whole, whole ? rule.flops(parameter.shape) : 0.0});
-    }
-    const PlanOptions options{.slots = world.size(), .strategy = c.strategy};
-    const int units = static_cast<int>(model_.inventory().units().size());
-    Plan plan = make_plan(tensors, units, options);
-    if (c.owner_seed != 0) {
-      std::vector<int> owners;
-      for (size_t i = 0; i < tensors.size(); ++i)
-        owners.push_back(static_cast<int>(Random(c.owner_seed, RandomStream::test).below(static_cast<uint64_t>(world.size()), i)));
-      plan = make_plan_with_owners(tensors, units, options, owners);
-    }
-    ShardedModelOptions shard_options;
-    shard_options.window_units = c.window_units;
-    shard_options.inject = [this](const std::string& name, int64_t first, const Tensor& gradient) { inject(name, first, gradient); };
-    sharded_ = std::make_unique<ShardedModel>(*backend_, world, model_, std::move(table), std::move(plan), shard_options);
+    int matrices = 0;
+    for (int rule : table.rule_of) matrices += rule == 0 && c.rules != Rules::sgd;
+    Plan plan = plan_of(c, model_.inventory(), table, world.size());
+    ShardedModelOptions options = c.options;
+    options.one_stream = c.mode == HostMode::deferred;
+    options.inject = [this](const std::string& name, int64_t first, const Tensor& gradient) { inject(name, first, gradient); };
+    sharded_ = std::make_unique<ShardedModel>(*backend_, world, model_, std::move(table), std::move(plan), options);
     sharded_->initialize(3);
     for (step_ = 1; step_ <= 4; ++step_) {
-      sharded_->begin_step();
-      sharded_->begin_micro_batch();
-      sharded_->end_micro_batch();
+      sharded_->begin_step(c.announce ? c.micro_batches : 0);
+      for (int k = 0; k < c.micro_batches; ++k) {
+        sharded_->begin_micro_batch();
+        sharded_->end_micro_batch();
+      }
       const double extras[] = {1.5};
       const GradientReport report = sharded_->finish_gradients(extras);
       coefficients_.push_back(clip_coefficient(report.norm, 1.0));
       if (report.sums[0] != 1.5 * world.size()) throw NumericalError("the extra value was not added over the ranks");
       const StepValues values{step_, 0.02, coefficients_.back()};
       const StepValues all[] = {values, values};
-      sharded_->update(all);
+      const double calls[] = {static_cast<double>(sharded_->update(all).newton_schulz_calls)};
+      // Once per matrix and step; in the baselines on every rank.
+      const int copies = c.options.distribution == Distribution::owner ? 1 : world.size();
+      const double sum = world.all_reduce(calls, ReduceOperation::sum)[0];
+      if (sum != matrices * copies) throw NumericalError(text("Newton-Schulz ran ", sum, " times for ", matrices, " matrices"));
+      if (step_ == 2) sharded_->skip_forward_pass();  // an evaluation between steps
     }
     sharded_->wait_for_parameters();
     sharded_->check_replicas();
+    sharded_->for_each_unit([&](int unit) {
+      for (int parameter : model_.inventory().units()[static_cast<size_t>(unit)].parameters)
+        values_[parameter] = read(sharded_->value(parameter));
+    });
+    hash_ = sharded_->parameter_hash();
   }
 
   ShardedModel& sharded() { return *sharded_; }
@@ -122,6 +164,8 @@ class Job {
     backend_->copy_from_host(backend_->compute_stream(), values.data(), sharded_->value(parameter).flat(0, 1));
   }
   const std::vector<double>& coefficients() const { return coefficients_; }
+  const std::vector<float>& values(int parameter) const { return values_.at(parameter); }
+  uint64_t hash() const { return hash_; }
   std::vector<float> read(const Tensor& tensor) {
     std::vector<float> host(static_cast<size_t>(tensor.elements()));
     backend_->copy_to_host(backend_->compute_stream(), tensor, host.data());
@@ -138,33 +182,141 @@ class Job {
     backend_->copy_from_host(backend_->compute_stream(), values.data(), gradient);
   }
 
+  Case case_;
   ParameterModel model_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<ShardedModel> sharded_;
   std::vector<double> coefficients_;
+  std::map<int, std::vector<float>> values_;
+  uint64_t hash_ = 0;
   int64_t step_ = 0;
 };
 
 bool equal_bits(const std::vector<float>& a, const float* b) { return std::memcmp(a.data(), b, a.size() * sizeof(float)) == 0; }
 
-void compare(testing::MpiChecks& checks, Job& job, Job& alone, const std::string& what) {
-  checks.check(job.coefficients() == alone.coefficients(), text(what, ": clip coefficients differ"));
+void compare(testing::MpiChecks& checks, Communicator& world, Job& job, Job& alone) {
+  checks.check(job.coefficients() == alone.coefficients(), "clip coefficients differ");
+  checks.check(job.hash() == alone.hash(), "parameter hashes differ");
   std::map<int, const HeldPiece*> whole;
   for (const HeldPiece& held : alone.sharded().held()) whole[held.piece.tensor] = &held;
   const auto& parameters = job.sharded().inventory().parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
-    const std::vector<float> expected = alone.read(alone.sharded().value(static_cast<int>(i)));
-    checks.check(equal_bits(job.read(job.sharded().value(static_cast<int>(i))), expected.data()),
-                 text(what, ": ", parameters[i].name, " differs"));
+    const int index = static_cast<int>(i);
+    checks.check(equal_bits(job.values(index), alone.values(index).data()), text(parameters[i].name, " differs"));
   }
+  std::vector<double> held_elements(parameters.size(), 0.0);
   for (const HeldPiece& held : job.sharded().held()) {
+    const std::string& name = parameters[static_cast<size_t>(held.piece.tensor)].name;
+    held_elements[static_cast<size_t>(held.piece.tensor)] += static_cast<double>(held.piece.count);
     const HeldPiece& reference = *whole.at(held.piece.tensor);
+    const std::vector<float> master = alone.read(reference.master);
+    checks.check(equal_bits(job.read(held.master), master.data() + held.piece.first), text("master of ", name, " differs"));
     for (size_t s = 0; s < held.state.size(); ++s) {
       const std::vector<float> expected = alone.read(reference.state[s]);
-      checks.check(equal_bits(job.read(held.state[s]), expected.data() + held.piece.first),
-                   text(what, ": state ", s, " of ", parameters[static_cast<size_t>(held.piece.tensor)].name, " differs"));
+      checks.check(equal_bits(job.read(held.state[s]), expected.data() + held.piece.first), text("state ", s, " of ", name, " differs"));
     }
   }
+  held_elements = world.all_reduce(held_elements, ReduceOperation::sum);
+  for (size_t i = 0; i < parameters.size(); ++i)
+    checks.check(held_elements[i] == static_cast<double>(parameters[i].shape.elements()), text(parameters[i].name, " is not held once"));
+}
+
+// Everything that may differ without changing bits.
+std::vector<Case> matrix(int ranks) {
+  std::vector<Case> cases;
+  const auto add = [&](std::string name, auto change) {
+    Case c;
+    change(c);
+    c.name = std::move(name);
+    cases.push_back(std::move(c));
+  };
+  add("greedy, 2 threads", [](Case& c) { c.threads = 2; });
+  add("round robin, windows of one unit", [](Case& c) {
+    c.strategy = PlanStrategy::round_robin;
+    c.threads = 3;
+    c.window_units = 1;
+  });
+  add("rank 0 owns all", [](Case& c) {
+    c.strategy = PlanStrategy::rank0;
+    c.window_units = 100;
+  });
+  add("mixed-integer planner", [](Case& c) { c.strategy = PlanStrategy::milp; });
+  for (uint64_t seed = 1; seed <= 3; ++seed)
+    add(text("random owners ", seed), [&](Case& c) {
+      c.owner_seed = seed;
+      c.window_units = 2;
+      c.threads = static_cast<int>(1 + seed % 2);
+    });
+  for (int replicas = 1; replicas <= ranks; ++replicas) {
+    if (ranks % replicas != 0) continue;
+    for (int stage = 1; stage <= 3; ++stage)
+      add(text(replicas, " replicas, stage ", stage), [&](Case& c) {
+        c.options.replicas = replicas;
+        c.options.stage = stage;
+      });
+    add(text(replicas, " replicas, mixed stages, nothing overlaps"), [&](Case& c) {
+      c.options.replicas = replicas;
+      c.options.unit_stages = {3, 1, 2, 3};
+      c.options.overlap = false;
+      c.micro_batches = 2;
+      c.owner_seed = 7;
+    });
+    add(text(replicas, " replicas, replicated"), [&](Case& c) {
+      c.options.replicas = replicas;
+      c.options.distribution = Distribution::replicated;
+      c.threads = 2;
+    });
+    add(text(replicas, " replicas, gather"), [&](Case& c) {
+      c.options.replicas = replicas;
+      c.options.distribution = Distribution::gather;
+      c.window_units = replicas;
+    });
+    add(text(replicas, " replicas, stage 3, deferred"), [&](Case& c) {
+      c.options.replicas = replicas;
+      c.options.stage = 3;
+      c.mode = HostMode::deferred;
+    });
+  }
+  for (int look_ahead : {0, 1, 3})
+    add(text("stage 3, look-ahead ", look_ahead), [&](Case& c) {
+      c.options.stage = 3;
+      c.options.look_ahead = look_ahead;
+    });
+  for (GatherForm form : {GatherForm::all_gather, GatherForm::broadcasts, GatherForm::padded})
+    add(text("form ", static_cast<int>(form)), [&](Case& c) {
+      c.options.publish_form = form;
+      c.options.stage = 3;
+    });
+  add("stage 1, three micro-batches", [](Case& c) {
+    c.options.stage = 1;
+    c.micro_batches = 3;
+  });
+  add("stage 1, micro-batches not announced", [](Case& c) {
+    c.options.stage = 1;
+    c.micro_batches = 2;
+    c.announce = false;
+  });
+  add("stage 1, reduced every micro-batch", [](Case& c) {
+    c.options.stage = 1;
+    c.options.reduce_every_micro_batch = true;
+    c.micro_batches = 2;
+  });
+  add("gradients travel as bfloat16", [](Case& c) {
+    c.options.gradient_dtype = DType::bfloat16;
+    c.micro_batches = 2;
+  });
+  return cases;
+}
+
+template <class Expected>
+void refuses(testing::MpiChecks& checks, Communicator& world, const Case& c, const std::string& part) {
+  std::string found = "nothing";
+  try {
+    Job job(world, c);
+  } catch (const Expected& error) {
+    found = error.what();
+  }
+  checks.check(found.find(part) != std::string::npos, text("expected \"", part, "\", found: ", found));
 }
 
 }  // namespace
@@ -174,37 +326,86 @@ int main() {
   Communicator& all = world.communicator();
   testing::MpiChecks checks(all);
   const auto self = make_self_communicator();
-  for (Rules rules : {Rules::muon, Rules::muon_gram, Rules::sgd}) {
-    Job alone(*self, {.rules = rules});
-    std::vector<std::pair<std::string, Case>> cases;
-    cases.push_back({"greedy, 2 threads", {.rules = rules, .threads = 2}});
-    if (rules != Rules::sgd) {
-      cases.push_back({"round robin, 3 threads, windows of one unit",
-                       {.rules = rules, .strategy = PlanStrategy::round_robin, .threads = 3, .window_units = 1}});
-      cases.push_back({"rank 0 owns all", {.rules = rules, .strategy = PlanStrategy::rank0, .threads = 1, .window_units = 100}});
-      for (uint64_t seed = 1; seed <= 3; ++seed)
-        cases.push_back({text("random owners ", seed),
-                         {.rules = rules, .owner_seed = seed, .threads = static_cast<int>(1 + seed % 2), .window_units = 2}});
-    }
-    for (const auto& [name, c] : cases)
-      checks.section(name, [&] {
+  const auto run = [&](std::vector<Case> cases, const Case& reference) {
+    Job alone(*self, reference);
+    for (const Case& c : cases)
+      checks.section(c.name, [&] {
         Job job(all, c);
-        compare(checks, job, alone, name);
+        compare(checks, all, job, alone);
+      });
+  };
+  run(matrix(all.size()), {});
+  for (Rules rules : {Rules::muon_gram, Rules::sgd}) {
+    // Sums over many elements, as in real matrices.
+    Case large{.name = "large matrices, stage 3", .rules = rules, .threads = 2, .cut_elements = 16384, .long_side = 8192};
+    large.options.stage = 3;
+    Case random = large;
+    random.name = "large matrices, random owners";
+    random.owner_seed = 5;
+    run({large, random}, {.rules = rules, .cut_elements = 16384, .long_side = 8192});
+  }
+  // What every rank computes with is rounded once, by the owner.
+  std::vector<Case> narrow;
+  for (int replicas = 1; replicas <= all.size(); ++replicas)
+    for (int stage = 1; stage <= 3; ++stage) {
+      if (all.size() % replicas != 0) continue;
+      Case c{.name = text("values travel as bfloat16, ", replicas, " replicas, stage ", stage), .threads = 1 + stage % 2};
+      c.options.compute_dtype = DType::bfloat16;
+      c.options.replicas = replicas;
+      c.options.stage = stage;
+      if (stage == 1) c.mode = HostMode::deferred;
+      narrow.push_back(c);
+    }
+  Case replicated{.name = "values rounded to bfloat16, replicated"};
+  replicated.options.compute_dtype = DType::bfloat16;
+  replicated.options.distribution = Distribution::replicated;
+  narrow.push_back(replicated);
+  Case reference;
+  reference.options.compute_dtype = DType::bfloat16;
+  run(narrow, reference);
+
+  checks.section("options that do not fit are refused by name", [&] {
+    Case c;
+    c.options.stage = 4;
+    refuses<ConfigError>(checks, all, c, "distribution.stage: 4");
+    c = {};
+    c.options.unit_stages = {1, 2};
+    refuses<ConfigError>(checks, all, c, "2 stages for 4 units");
+    c = {};
+    c.options.compute_dtype = DType::float16;
+    refuses<ConfigError>(checks, all, c, "not as float16");
+    c = {};
+    c.options.look_ahead = -1;
+    refuses<ConfigError>(checks, all, c, "look_ahead");
+    c = {};
+    c.options.distribution = Distribution::gather;
+    c.options.compute_dtype = DType::bfloat16;
+    refuses<ConfigError>(checks, all, c, "compute_dtype float32");
+  });
+  if (all.size() > 1) {
+    checks.section("ranks with different plans end with the first difference", [&] {
+      Case c{.owner_seed = all.rank() == all.size() - 1 ? 3u : 4u};
+      refuses<CommunicationError>(checks, all, c, text("rank ", all.size() - 1, " on"));
+      c = {};
+      c.options.look_ahead = all.rank() == 0 ? 2 : 3;
+      refuses<CommunicationError>(checks, all, c, "look_ahead 3");
+    });
+    for (int stage : {2, 1})
+      checks.section("a replica that differs is noticed and named", [&] {
+        Case c{.rules = Rules::sgd};
+        c.options.stage = stage;
+        Job job(all, c);
+        if (all.rank() == all.size() - 1) job.spoil(1);
+        std::string noticed;
+        try {
+          job.sharded().check_replicas();
+        } catch (const CommunicationError& error) {
+          noticed = error.what();
+        }
+        checks.check(noticed.find("unit blocks.0") != std::string::npos, text("found: ", noticed));
+        checks.check(noticed.find(text("rank ", all.size() - 1)) != std::string::npos, text("found: ", noticed));
       });
   }
-  if (all.size() > 1)
-    checks.section("a replica that differs is noticed and named", [&] {
-      Job job(all, {.rules = Rules::sgd});
-      if (all.rank() == all.size() - 1) job.spoil(1);
-      std::string noticed;
-      try {
-        job.sharded().check_replicas();
-      } catch (const CommunicationError& error) {
-        noticed = error.what();
-      }
-      checks.check(noticed.find("unit blocks.0") != std::string::npos, text("found: ", noticed));
-      checks.check(noticed.find(text("rank ", all.size() - 1)) != std::string::npos, text("found: ", noticed));
-    });
   const int code = checks.finish();
   world.finish();
   return code;

@@ -38,11 +38,13 @@ struct ShardedModelOptions {
   bool reduce_every_micro_batch = false;  // stage 1 too: reduce after every micro-batch instead of once a step
   bool overlap = true;                    // false: every collective is waited for at once; the same bits
   int look_ahead = 2;                     // stage 3: uses of units that are gathered before they are needed
-  int window_units = 4;                   // units whose updates are batched together before they are published
   int outstanding_reduces = 2;            // gradient buffers in flight before the backward waits
   // How a unit is gathered; automatic: measured at the start, rank 0 decides. Equal bits.
   GatherForm publish_form = GatherForm::automatic;
   Trace* trace = nullptr;  // records collectives, waits and compute when given
+  // All collectives on one stream, in one order: for a backend that runs all its streams on the calling thread (the deferred
+  // test double), where collectives of two streams could wait for each other across ranks.
+  bool one_stream = false;
   GradientInjection inject;
 };
 

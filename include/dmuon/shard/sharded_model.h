@@ -1,18 +1,20 @@
-// A model whose parameters live in unit buffers, cut into one slot per rank (design sections 2, 5, 6; stage 2).
+// A model whose parameters live in unit buffers, cut into one slot per rank (design sections 2, 5, 6).
 //
-// A unit's value buffer is whole on every rank; the part that is this rank's slot is the only master in the job. A
-// unit's gradients are reduced to their owners as soon as its last backward use is over, while earlier units still
-// compute; the owner updates its slot and publishes it. With one rank the buffers are the slots and nothing moves.
+// The holder of a slot keeps the only float32 master and optimizer state in the job. A unit's gradients are reduced to
+// their owners as soon as its last backward use is over, while earlier units still compute; the owner updates its slot and
+// publishes it. Ranks form a grid replicas x shards: both directions run inside the shard group (a node) and in the column
+// of equal shards (between nodes). With one rank the buffers are the slots and nothing moves.
 //
 // Order of calls in a step:
 //   begin_step, { begin_micro_batch, forward and backward of the model, end_micro_batch } ..., finish_gradients, update
-// Forward passes outside begin/end_micro_batch (evaluation, sampling) only wait for published values. Every rank makes
-// the same calls in the same order, also when it has no samples: collectives follow the plan's static order.
+// Forward passes outside begin/end_micro_batch (evaluation, sampling) may run at any time between steps. Every rank makes
+// the same calls in the same order, also when it has no samples: collectives follow a static order, that in which the
+// model declares to use its units (Model::forward_order), and a rank that does not run a pass only enters them.
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,17 +27,18 @@
 
 namespace dmuon {
 
-// Which rule updates which parameter (by index in the inventory); -1 for buffers.
+// Which rule updates which parameter (by index in the inventory); -1 for buffers and for what is frozen.
 struct RuleTable {
   std::vector<std::unique_ptr<UpdateRule>> rules;
   std::vector<int> rule_of;
 };
 
-// What this rank holds of one parameter: all of it, or a range of its elements.
+// What this rank holds of one parameter: all of it, or a range of its elements. The pieces of all ranks cover the model
+// exactly once, whatever the distribution.
 struct HeldPiece {
   Piece piece;
   int rule = -1;
-  Tensor master;              // view of the value buffer, flat
+  Tensor master;              // float32, flat
   Tensor gradient;            // reduced gradient, flat
   std::vector<Tensor> state;  // flat, in the order of the rule's state()
 };
@@ -56,15 +59,18 @@ struct ExposedSeconds {
 
 class ShardedModel final : public UnitListener {
  public:
-  // Collective: splits `world` into traffic classes and compares the plan's hash over all ranks (CommunicationError).
-  // Allocates value buffers (parameters), gradient slots and states; values are undefined until initialize or load.
+  // Collective: splits `world` into traffic classes and levels, and compares plan, options and orders over all ranks
+  // (CommunicationError naming the first difference). ConfigError for options that do not fit job, plan or model.
+  // Allocates everything that lives as long as the model; values are undefined until initialize or a load.
+  // For Distribution::gather the plan is made with no tensor whole (equal flat shards).
   ShardedModel(Backend& backend, Communicator& world, Model& model, RuleTable rules, Plan plan, ShardedModelOptions options = {});
   ~ShardedModel() override;
 
   // Masters from the initializers, states zero; publishes.
   void initialize(uint64_t seed);
 
-  // `micro_batches` of the step where known: stage 1 then reduces during the last one's backward, otherwise at the end.
+  // `micro_batches` of the step where known: gradients that are reduced once a step (stage 1) then leave during the last
+  // backward, otherwise in finish_gradients. ConfigError from begin_micro_batch when there are more than announced.
   void begin_step(int64_t micro_batches = 0);
   void begin_micro_batch();
   void end_micro_batch();
@@ -73,33 +79,42 @@ class ShardedModel final : public UnitListener {
   void skip_forward_pass();
   // Waits for the reductions, then agrees on norm, finiteness and the sums of `extras` (equal length on every rank).
   GradientReport finish_gradients(std::span<const double> extras);
-  // values[rule] of this step. Updates the slots window by window and publishes each window as soon as it is done.
-  // Returns what this rank's rules have counted in this update.
+  // values[rule] of this step. Updates window by window and publishes each window as soon as it is done. Parameters of role
+  // buffer become their mean over the ranks. Returns what this rank's rules have counted in this update.
   UpdateCounters update(std::span<const StepValues> values);
-  // Publishes every unit from its owners (after a load).
+  // After the held pieces were written (a load): everything that other ranks, or this rank's copies, have of them.
+  // Collective, as update() is.
   void publish_all();
-  // Blocks until every published value has arrived.
+  // Blocks until everything published so far has arrived.
   void wait_for_parameters();
 
+  // Calls `visit(unit)` for every unit that the model uses; inside, value() holds the unit's parameters. Collective: a
+  // forward pass as far as other ranks are concerned.
+  void for_each_unit(const std::function<void(int unit)>& visit);
   // Hash of every parameter as this rank computes with it. Equal on all ranks unless something is broken;
-  // check_replicas is collective and throws CommunicationError naming the first unit and ranks that differ.
+  // check_replicas throws CommunicationError naming the first unit and ranks that differ, and compares the plan's hash, too.
+  // Both are collective.
   uint64_t parameter_hash();
-  void check_replicas();  // compares the plan's hash, too
+  void check_replicas();
 
-  std::span<HeldPiece> held() { return held_; }
-  const Plan& plan() const { return plan_; }
-  const RuleTable& rules() const { return rules_; }
-  const Inventory& inventory() const { return model_.inventory(); }
-  // The whole parameter as this rank computes with it.
+  std::span<HeldPiece> held();
+  const Plan& plan() const;
+  const RuleTable& rules() const;
+  const Inventory& inventory() const;
+  const RankGrid& grid() const;
+  const ShardedModelOptions& options() const;
+  // The whole parameter as this rank computes with it. Undefined while its unit has no values here: at stage 3, and with a
+  // compute_dtype other than float32, outside the unit's scope and for_each_unit.
   Tensor value(int parameter) const;
 
   // Seconds a collective of the traffic classes may take from now on.
   void set_deadline(double seconds);
 
   // Seconds the calling thread has waited for communication, and bytes sent, since the start.
-  double exposed_seconds() const { return exposed_.total(); }
-  const ExposedSeconds& exposed() const { return exposed_; }
-  int64_t bytes_sent() const;
+  double exposed_seconds() const { return exposed().total(); }
+  const ExposedSeconds& exposed() const;
+  TrafficBytes traffic() const;
+  int64_t bytes_sent() const { return traffic().inside + traffic().between; }
 
   void enter_forward(int unit) override;
   void leave_forward(int unit) override;
@@ -107,50 +122,8 @@ class ShardedModel final : public UnitListener {
   void leave_backward(int unit) override;
 
  private:
-  struct Unit {
-    Tensor values;         // [elements], full
-    Tensor slot_gradient;  // reduced gradient of this rank's slot
-    Tensor full_gradient;  // while the unit's backward runs; with one rank always slot_gradient
-    Event published;
-    int uses = 0;        // open uses of this micro-batch
-    bool ready = false;  // last backward use is over
-    bool reduced = false;
-  };
-
-  bool alone() const { return world_.size() == 1; }
-  void build_unit(int index);
-  void open_gradient(int index);
-  void complete_gradient(int index);
-  void dispatch_ready();
-  void reduce(int index);
-  void publish(int index);
-  void wait(const Event& event, double& seconds);
-  void wait(const Event& event) { wait(event, *phase_); }
-
-  Backend& backend_;
-  Communicator& world_;
-  Model& model_;
-  RuleTable rules_;
-  Plan plan_;
-  ShardedModelOptions options_;
-  RankGrid grid_;  // one replica so far
-  int slot_ = 0;   // of this rank
-  std::unique_ptr<Communicator> gradient_group_, parameter_group_;
-  std::unique_ptr<Stream> gradient_stream_, parameter_stream_;
-  std::vector<Unit> units_;
-  std::vector<HeldPiece> held_;
-  std::vector<int64_t> norm_offsets_;  // per held piece: its first chunk in the job's vector of partial sums
-  std::vector<int> name_order_;        // parameters with a rule, by name
-  std::vector<int64_t> first_chunk_;   // per entry of name_order_
-  int64_t chunks_ = 0;
-  Tensor partials_;
-  std::deque<Event> outstanding_;
-  bool in_micro_batch_ = false;
-  int backward_depth_ = 0;
-  int micro_batches_ = 0;
-  int next_reduce_ = 0;  // units are reduced in descending index
-  ExposedSeconds exposed_;
-  double* phase_ = &exposed_.update;  // where waiting is counted now
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
 };
 
 }  // namespace dmuon

@@ -1,0 +1,210 @@
+#include "shard/shard_job.h"
+
+#include <chrono>
+
+#include "dmuon/core/text.h"
+#include "dmuon/core/trace.h"
+
+namespace dmuon {
+namespace {
+
+void check_options(const ShardJob& job) {
+  const ShardedModelOptions& options = job.options;
+  const auto units = job.plan.units.size();
+  if (job.plan.slots != job.world.size())
+    throw CommunicationError(text("the plan has ", job.plan.slots, " slots, the job ", job.world.size(), " ranks"));
+  if (job.plan.replicas != options.replicas)
+    throw ConfigError(text("the plan is for ", job.plan.replicas, " replicas, the job has ", options.replicas));
+  if (units != job.inventory().units().size())
+    throw ConfigError(text("the plan has ", units, " units, the model ", job.inventory().units().size()));
+  if (!options.unit_stages.empty() && options.unit_stages.size() != units)
+    throw ConfigError(text("distribution.unit_stages: ", options.unit_stages.size(), " stages for ", units, " units"));
+  std::vector<int> stages = options.unit_stages;
+  stages.push_back(options.stage);
+  for (int stage : stages)
+    if (stage < 1 || stage > 3) throw ConfigError(text("distribution.stage: ", stage, " is not one of 1, 2, 3"));
+  for (DType dtype : {options.compute_dtype, options.gradient_dtype})
+    if (dtype != DType::float32 && dtype != DType::bfloat16)
+      throw ConfigError(text("distribution: values and gradients travel as float32 or bfloat16, not as ", name_of(dtype)));
+  if (options.look_ahead < 0) throw ConfigError(text("distribution.look_ahead must not be negative, found ", options.look_ahead));
+  if (options.outstanding_reduces < 0) throw ConfigError(text("outstanding reduces must not be negative"));
+  for (const auto& rule : job.rules.rules)
+    if (rule->agreement() != Agreement::mean)
+      throw ConfigError(text("rule ", rule->name(), " agrees by vote, which this version cannot do"));
+  for (size_t i = 0; i < job.inventory().parameters().size(); ++i)
+    if (job.is_buffer(static_cast<int>(i)) && job.rules.rule_of[i] >= 0)
+      throw ConfigError(text("parameter ", job.parameter(static_cast<int>(i)).name, " is a buffer and cannot have an update rule"));
+  if (options.distribution == Distribution::gather && options.compute_dtype != DType::float32)
+    throw ConfigError("distribution.method gather updates in the full values: it needs distribution.compute_dtype float32");
+  if (options.distribution == Distribution::gather)
+    for (int unit = 0; unit < job.units(); ++unit)
+      if (job.stage(unit) == 3)
+        throw ConfigError(text("distribution.method gather updates in the full values: unit ", job.unit_name(unit),
+                               " cannot be of stage 3; choose 1 or 2"));
+}
+
+Level make_level(ShardJob& job, int color, int key, int size, const char* name) {
+  Level level;
+  level.name = name;
+  if (size == 1) return level;
+  level.group = job.world.split(color, key, name);
+  for (const Level* other : {&job.gradients.shard, &job.gradients.column, &job.parameters.shard, &job.parameters.column})
+    if (job.options.one_stream && other->stream) level.stream = other->stream;
+  if (!level.stream) level.stream = job.backend.make_communication_stream(name);
+  return level;
+}
+
+}  // namespace
+
+ShardJob::ShardJob(Backend& backend_in, Communicator& world_in, Model& model_in, RuleTable rules_in, Plan plan_in,
+                   ShardedModelOptions options_in)
+    : backend(backend_in),
+      world(world_in),
+      model(model_in),
+      rules(std::move(rules_in)),
+      plan(std::move(plan_in)),
+      options(std::move(options_in)),
+      grid(make_rank_grid(world_in.size(), options.replicas)),
+      shard(grid.shard_of(world_in.rank())),
+      replica(grid.replica_of(world_in.rank())),
+      slot(grid.slot_of(world_in.rank())),
+      phase(&exposed.update) {
+  check_options(*this);
+  gradients.shard = make_level(*this, replica, shard, grid.shards, "gradients in the node");
+  gradients.column = make_level(*this, shard, replica, grid.replicas, "gradients between nodes");
+  parameters.shard = make_level(*this, replica, shard, grid.shards, "parameters in the node");
+  parameters.column = make_level(*this, shard, replica, grid.replicas, "parameters between nodes");
+  if (gradients.shard && gradients.column) agreement = world.split(0, world.rank(), "gradient norm");
+}
+
+ShardJob::~ShardJob() {
+  // Streams first: they finish work that uses the groups. Columns wait for shards and the other way round, so an error in
+  // one is thrown by the other's wait and ends there.
+  for (Levels* levels : {&gradients, &parameters}) {
+    levels->shard.stream.reset();
+    levels->column.stream.reset();
+  }
+}
+
+bool ShardJob::whole(int index) const {
+  const int rule = rule_of(index);
+  return rule >= 0 && rules.rules[static_cast<size_t>(rule)]->cutting() == Cutting::whole;
+}
+
+int ShardJob::stage(int unit) const {
+  if (replicated()) return 1;
+  const int asked = options.unit_stages.empty() ? options.stage : options.unit_stages[static_cast<size_t>(unit)];
+  return asked == 3 && grid.shards == 1 ? 2 : asked;  // a node of one rank holds the whole node's segments
+}
+
+ShardJob::Range ShardJob::slot_range(int unit) const {
+  const UnitLayout& l = layout(unit);
+  return {l.cuts[static_cast<size_t>(slot)], l.cuts[static_cast<size_t>(slot) + 1]};
+}
+
+ShardJob::Range ShardJob::master_range(int unit) const { return replicated() ? Range{0, layout(unit).elements} : slot_range(unit); }
+
+ShardJob::Range ShardJob::coarse_range(int unit) const {
+  const std::vector<int64_t> cuts = coarse_cuts(unit);
+  return {cuts[static_cast<size_t>(shard)], cuts[static_cast<size_t>(shard) + 1]};
+}
+
+std::vector<int64_t> ShardJob::coarse_cuts(int unit) const {
+  const UnitLayout& l = layout(unit);
+  std::vector<int64_t> cuts;
+  for (int s = 0; s <= grid.shards; ++s) cuts.push_back(l.cuts[static_cast<size_t>(s * grid.replicas)]);
+  return cuts;
+}
+
+std::vector<int64_t> ShardJob::column_cuts(int unit) const {
+  const UnitLayout& l = layout(unit);
+  std::vector<int64_t> cuts;
+  const auto first = static_cast<size_t>(shard * grid.replicas);
+  for (size_t r = 0; r <= static_cast<size_t>(grid.replicas); ++r) cuts.push_back(l.cuts[first + r] - l.cuts[first]);
+  return cuts;
+}
+
+Tensor ShardJob::allocate_shared(Levels& levels, int64_t elements, DType dtype, MemoryCategory category, const std::string& name) {
+  Level& level = levels.shard ? levels.shard : levels.column;
+  if (!level) return allocate(elements, dtype, category, name);
+  return level.group->allocate(backend, Shape{elements}, dtype, category, name);
+}
+
+Tensor ShardJob::allocate(int64_t elements, DType dtype, MemoryCategory category, const std::string& name) {
+  return backend.allocate(Shape{elements}, dtype, category, name);
+}
+
+void ShardJob::set_deadline(double seconds) {
+  for (Levels* levels : {&gradients, &parameters})
+    for (Level* level : {&levels->shard, &levels->column})
+      if (*level) level->group->set_deadline(seconds);
+  if (agreement) agreement->set_deadline(seconds);
+}
+
+TrafficBytes ShardJob::traffic() const {
+  TrafficBytes sum;
+  const auto add = [&](const Communicator* group) {
+    if (group == nullptr) return;
+    const TrafficBytes bytes = group->traffic();
+    sum.inside += bytes.inside;
+    sum.between += bytes.between;
+  };
+  for (const Levels* levels : {&gradients, &parameters})
+    for (const Level* level : {&levels->shard, &levels->column}) add(level->group.get());
+  add(agreement.get());
+  return sum;
+}
+
+Event ShardJob::start(Level& level, const Event& ready, const std::string& operation, int unit, int64_t bytes,
+                      const std::function<void(Communicator&, Stream&)>& submit) {
+  level.stream->wait(ready);
+  Trace* trace = options.trace;
+  auto span = std::make_shared<int64_t>(0);
+  if (trace != nullptr)
+    level.stream->submit([trace, span, bytes, track = level.name, name = unit < 0 ? operation : text(operation, ' ', unit_name(unit))] {
+      *span = trace->begin(track, "communication", name, bytes);
+    });
+  submit(*level.group, *level.stream);
+  if (trace != nullptr) level.stream->submit([trace, span] { trace->end(*span); });
+  const Event done = level.stream->record();
+  if (!options.overlap) wait(done, operation.c_str(), unit);
+  return done;
+}
+
+void ShardJob::wait(const Event& event, const char* what, int unit) {
+  if (!event.state()) return;
+  // Nobody wants to see waits for what has already happened.
+  const auto start = std::chrono::steady_clock::now();
+  backend.compute_stream().wait(event);
+  const auto end = std::chrono::steady_clock::now();
+  const double seconds = std::chrono::duration<double>(end - start).count();
+  *phase += seconds;
+  if (options.trace != nullptr && seconds > 2e-6)
+    options.trace->record("compute", "wait", unit < 0 ? text("wait for ", what) : text("wait for ", what, ' ', unit_name(unit)), start,
+                          end);
+}
+
+void ShardJob::complete(const Tensor& buffer, int unit) {
+  if (alone()) return;
+  const Range coarse = coarse_range(unit);
+  Event ready = backend.compute_stream().record();
+  if (parameters.column)
+    ready = start(parameters.column, ready, "gather", unit, buffer.bytes(), [&](Communicator& group, Stream& stream) {
+      group.all_gather_v(stream, buffer.flat(coarse.begin, coarse.count()), column_cuts(unit));
+    });
+  if (parameters.shard)
+    ready = start(parameters.shard, ready, "gather", unit, buffer.bytes(),
+                  [&](Communicator& group, Stream& stream) { group.all_gather_v(stream, buffer, coarse_cuts(unit)); });
+  wait(ready, "gather", unit);
+}
+
+void ShardJob::add_over_ranks(const Tensor& data, const char* what, int unit) {
+  if (alone()) return;
+  Level& level = gradients.shard ? gradients.shard : gradients.column;
+  Communicator& group = agreement ? *agreement : *level.group;
+  const Event done = start(level, backend.compute_stream().record(), what, unit, data.bytes(),
+                           [&](Communicator&, Stream& stream) { group.all_reduce(stream, data, ReduceOperation::sum); });
+  wait(done, what, unit);
+}
+
+}  // namespace dmuon

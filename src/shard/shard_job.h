@@ -1,0 +1,97 @@
+// What the parts of a sharded model share: backend, model, plan, the grid of ranks, and the two network levels that each
+// traffic class (gradients, parameters) runs on.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dmuon/comm/communicator.h"
+#include "dmuon/comm/rank_grid.h"
+#include "dmuon/nn/model.h"
+#include "dmuon/optim/update_rule.h"
+#include "dmuon/plan/plan.h"
+#include "dmuon/shard/sharded_model.h"
+
+namespace dmuon {
+
+// A group of ranks and the stream its collectives run on. No group: one rank, nothing moves.
+struct Level {
+  std::unique_ptr<Communicator> group;
+  std::shared_ptr<Stream> stream;
+  std::string name;  // "gradients in the node"
+  explicit operator bool() const { return group != nullptr; }
+};
+
+// The shard group of a replica (a node), and the column of equal shards (between nodes).
+struct Levels {
+  Level shard, column;
+};
+
+struct ShardJob {
+  Backend& backend;
+  Communicator& world;
+  Model& model;
+  RuleTable rules;
+  Plan plan;
+  ShardedModelOptions options;
+  RankGrid grid;
+  int shard = 0, replica = 0, slot = 0;  // of this rank
+  Levels gradients, parameters;
+  std::unique_ptr<Communicator> agreement;  // all ranks, on the stream of `gradients`; null where a level has them all
+  ExposedSeconds exposed;
+  double* phase = nullptr;  // where waiting is counted now
+
+  // Collective. ConfigError for options that do not fit the job.
+  ShardJob(Backend& backend, Communicator& world, Model& model, RuleTable rules, Plan plan, ShardedModelOptions options);
+  ~ShardJob();
+  ShardJob(const ShardJob&) = delete;
+  ShardJob& operator=(const ShardJob&) = delete;
+
+  bool alone() const { return world.size() == 1; }
+  bool owned() const { return options.distribution == Distribution::owner; }
+  bool replicated() const { return options.distribution == Distribution::replicated; }
+  int units() const { return static_cast<int>(plan.units.size()); }
+  const Inventory& inventory() const { return model.inventory(); }
+  const ParameterDeclaration& parameter(int index) const { return inventory().parameters()[static_cast<size_t>(index)]; }
+  const UnitLayout& layout(int unit) const { return plan.units[static_cast<size_t>(unit)]; }
+  const std::string& unit_name(int unit) const { return inventory().units()[static_cast<size_t>(unit)].name; }
+  int rule_of(int parameter) const { return rules.rule_of[static_cast<size_t>(parameter)]; }
+  bool is_buffer(int index) const { return parameter(index).role == ParameterRole::buffer; }
+  // The rule needs this tensor in one piece.
+  bool whole(int parameter) const;
+  // 1, 2 or 3, as far as it makes a difference in this job.
+  int stage(int unit) const;
+
+  // Elements [begin, end) of a unit's buffer: this rank's slot, what it keeps masters of (all, when replicated), and the
+  // coarse segment of its shard.
+  struct Range {
+    int64_t begin = 0, end = 0;
+    int64_t count() const { return end - begin; }
+  };
+  Range slot_range(int unit) const;
+  Range master_range(int unit) const;
+  Range coarse_range(int unit) const;
+  std::vector<int64_t> coarse_cuts(int unit) const;  // of the unit's buffer, one segment per shard
+  std::vector<int64_t> column_cuts(int unit) const;  // of this rank's coarse segment, one segment per replica
+
+  // Memory that the shard group reaches in place where it can; all ranks ask in the same order.
+  Tensor allocate_shared(Levels& levels, int64_t elements, DType dtype, MemoryCategory category, const std::string& name);
+  Tensor allocate(int64_t elements, DType dtype, MemoryCategory category, const std::string& name);
+
+  // Submits a collective on the level's stream, after `ready`, between the marks of a trace span; returns its end. With
+  // overlap off it is waited for at once.
+  Event start(Level& level, const Event& ready, const std::string& operation, int unit, int64_t bytes,
+              const std::function<void(Communicator&, Stream&)>& submit);
+  // Blocks the compute stream until the event and counts the caller's time under `phase`; `what` and `unit` for the trace.
+  void wait(const Event& event, const char* what, int unit = -1);
+  void set_deadline(double seconds);
+  TrafficBytes traffic() const;
+  // Gathers a unit's buffer from its slots over both levels of the parameter class; waits. For loads.
+  void complete(const Tensor& buffer, int unit);
+  // Adds `data` over all ranks, in rank order; waits.
+  void add_over_ranks(const Tensor& data, const char* what, int unit = -1);
+};
+
+}  // namespace dmuon
