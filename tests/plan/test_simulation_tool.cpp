@@ -42,8 +42,9 @@ const std::string gpt2 = "--inventory configs/inventories/gpt2-124m.json ";
 TEST_CASE("a job of a file: tables on the terminal, JSON and plot lines in files") {
   TemporaryFolder folder;
   const Path json = folder.path / "plan.json", lines = folder.path / "plan.tsv";
-  const Ended ended = plan(gpt2 + text("--hardware configs/hardware/a800.json --ranks 2,16 --adamw-step-milliseconds 100 --json ",
-                                       json.string(), " --plot ", lines.string()));
+  const Ended ended = plan(
+      gpt2 + text("--hardware configs/hardware/a800.json --ranks 2,16 --adamw-step-milliseconds 100 --planner-time-limit-seconds 1 --json ",
+                  json.string(), " --plot ", lines.string()));
   INFO(ended.output);
   REQUIRE(ended.exit_code == 0);
   for (const char* expected : {"GPT-2 124M: 124,439,808 parameters, 72 matrices", "2 ranks on 1 node", "16 ranks on 2 nodes", "round_robin",
@@ -58,17 +59,18 @@ TEST_CASE("a job of a file: tables on the terminal, JSON and plot lines in files
 }
 
 TEST_CASE("the model of a configuration, with overrides") {
-  const Ended ended = plan("--config configs/bench_gpt2_124m.json --ranks 4");
+  const Ended ended = plan("--config configs/bench_gpt2_124m.json --ranks 4 --only-planner");
   INFO(ended.output);
   CHECK(ended.exit_code == 0);
   CHECK(ended.output.find("72 matrices") != std::string::npos);
-  const Ended chosen =
-      plan("--config configs/bench_gpt2_124m.json --set distribution.planner=round_robin --set distribution.stage=3 --ranks 2");
+  const Ended chosen = plan(
+      "--config configs/bench_gpt2_124m.json --set distribution.planner=round_robin --set distribution.stage=3 --ranks 2 --only-planner");
   CHECK(chosen.output.find("stage 3, planner round_robin") != std::string::npos);
-  const Ended overridden =
-      plan("--config configs/bench_gpt2_124m.json --set distribution.planner=round_robin --planner rank0 --stage 1 --ranks 2");
+  const Ended overridden = plan(
+      "--config configs/bench_gpt2_124m.json --set distribution.planner=round_robin --planner rank0 --stage 1 --ranks 2 --only-planner");
   CHECK(overridden.output.find("stage 1, planner rank0") != std::string::npos);
-  const Ended element_wise = plan("--config configs/bench_gpt2_124m.json --set optimizer.matrix.rule=adamw --ranks 3 --nodes 3");
+  const Ended element_wise =
+      plan("--config configs/bench_gpt2_124m.json --set optimizer.matrix.rule=adamw --ranks 3 --nodes 3 --only-planner");
   INFO(element_wise.output);
   CHECK(element_wise.exit_code == 0);
   CHECK(element_wise.output.find(" 0 matrices") != std::string::npos);
