@@ -27,6 +27,7 @@ struct Benchmark {
 };
 Benchmark gemm_benchmark();
 Benchmark collectives_benchmark();
+Benchmark symmetric_product_benchmark();
 Benchmark bandwidth_benchmark();
 Benchmark kernels_benchmark();
 Benchmark train_step_benchmark();

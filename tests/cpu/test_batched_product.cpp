@@ -11,11 +11,13 @@ struct Case {
   int64_t m, n, k;
   bool transpose_a, transpose_b, symmetric;
 };
-const std::vector<Case> cases = {{1, 1, 1, false, false, false},       {5, 3, 7, true, false, false},
-                                 {63, 65, 257, false, true, false},    {130, 97, 513, true, true, false},
-                                 {128, 128, 2048, false, true, true},  {256, 256, 8192, false, true, true},
-                                 {77, 77, 300, true, false, true},     {97, 97, 33, false, true, true},
-                                 {200, 500, 200, false, false, false}, {16, 16, 16, false, true, true}};
+const std::vector<Case> cases = {
+    {1, 1, 1, false, false, false},    {5, 3, 7, true, false, false},       {63, 65, 257, false, true, false},
+    {130, 97, 513, true, true, false}, {128, 128, 2048, false, true, true}, {256, 256, 8192, false, true, true},
+    {77, 77, 300, true, false, true},  {97, 97, 33, false, true, true},     {200, 500, 200, false, false, false},
+    {16, 16, 16, false, true, true},   {1, 401, 385, false, false, false},  {401, 1, 3, true, true, false},
+    {1, 1, 401, false, true, true},    {401, 401, 1, true, false, true},    {367, 367, 385, true, false, true},
+    {367, 367, 257, false, true, true}};
 
 Shape left_shape(const Case& c) { return c.transpose_a ? Shape{c.k, c.m} : Shape{c.m, c.k}; }
 Shape right_shape(const Case& c) { return c.transpose_b ? Shape{c.n, c.k} : Shape{c.k, c.n}; }
@@ -107,6 +109,42 @@ TEST_CASE("products of integers are exact, overwriting whatever the output held"
       backend->matrix().multiply(backend->compute_stream(), multiply);
       CHECK(to_doubles(*backend, multiply.c) == expected);
     }
+}
+
+// One iteration on every matrix: r = x x^T, p = 2 I - r + r r / 4, x' = p x; without queues product by product.
+std::vector<std::vector<uint32_t>> sequence(Backend& backend, int64_t m, int64_t n, int64_t matrices, int queues) {
+  BatchedProduct gram, polynomial, apply;
+  for (int64_t i = 0; i < matrices; ++i) {
+    const Tensor x = cpu_test::tensor(backend, {m, n}, cpu_test::random_values(m * n, static_cast<uint64_t>(i)));
+    const Tensor r = cpu_test::unset(backend, {m, m}), p = cpu_test::unset(backend, {m, m}), next = cpu_test::unset(backend, {m, n});
+    gram.a.push_back(x), gram.b.push_back(x), gram.d.push_back(r);
+    polynomial.a.push_back(r), polynomial.b.push_back(r), polynomial.c.push_back(r), polynomial.d.push_back(p);
+    apply.a.push_back(p), apply.b.push_back(x), apply.d.push_back(next);
+  }
+  gram.transpose_b = gram.symmetric = polynomial.symmetric = true;
+  gram.alpha = 0.01, polynomial.alpha = 0.25, polynomial.beta = -1.0, polynomial.diagonal = 2.0;
+  const std::vector<BatchedProduct> products{gram, polynomial, apply};
+  if (queues > 0)
+    backend.matrix().product_sequence(backend.compute_stream(), {products, queues});
+  else
+    for (const BatchedProduct& product : products) backend.matrix().batched_product(backend.compute_stream(), product);
+  std::vector<std::vector<uint32_t>> results;
+  for (const BatchedProduct& product : products)
+    for (const Tensor& d : product.d) results.push_back(bits(backend, d));
+  return results;
+}
+
+TEST_CASE("a sequence of products has the bits of its products one by one, whatever the threads") {
+  for (const std::string& instruction_set : cpu::supported_instruction_sets())
+    for (auto [m, n] : {std::pair<int64_t, int64_t>{1, 5}, {33, 70}, {128, 128}, {97, 403}})
+      for (const int64_t matrices : {1, 2, 4}) {
+        const auto expected = sequence(*cpu_test::make(1, instruction_set), m, n, matrices, 0);
+        for (const int threads : {1, 2, 3})
+          for (const int queues : {1, 2, 3}) {
+            INFO(instruction_set << ", " << matrices << " of " << m << "x" << n << ", threads " << threads << ", queues " << queues);
+            CHECK(sequence(*cpu_test::make(threads, instruction_set), m, n, matrices, queues) == expected);
+          }
+      }
 }
 
 TEST_CASE("an empty sum leaves beta c plus the diagonal") {
