@@ -13,26 +13,37 @@ namespace {
 constexpr int chains = 12;  // two multiply-adds start in every cycle and each takes four or five
 constexpr int64_t rounds = 1'000'000;
 
-// x = x * factor + term in `chains` independent vectors; returns something that depends on all of them. The compiler may
-// not contract products and sums by itself (standard C++), so the instruction is named.
-#define DMUON_CHAINS(Vector, set1, multiply_add, store, lanes)                 \
-  Vector x[chains];                                                            \
-  for (int i = 0; i < chains; ++i) x[i] = set1(start + static_cast<float>(i)); \
-  const Vector factor = set1(0.999f), term = set1(0.001f);                     \
-  for (int64_t round = 0; round < rounds; ++round)                             \
-    for (int i = 0; i < chains; ++i) x[i] = multiply_add(x[i], factor, term);  \
-  float out[lanes], sum = 0;                                                   \
-  for (int i = 0; i < chains; ++i) {                                           \
-    store(out, x[i]);                                                          \
-    sum += out[0];                                                             \
-  }                                                                            \
-  return sum;
+// x = x * factor + term in `chains` independent vectors; returns something that depends on all of them. One function for each
+// width: the compiler may not contract products and sums by itself (standard C++), so the instruction is named.
+float baseline(float start) {
+  __m128 x[chains];
+  for (int i = 0; i < chains; ++i) x[i] = _mm_set1_ps(start + static_cast<float>(i));
+  const __m128 factor = _mm_set1_ps(0.999f), term = _mm_set1_ps(0.001f);
+  for (int64_t round = 0; round < rounds; ++round)
+    for (int i = 0; i < chains; ++i) x[i] = _mm_add_ps(_mm_mul_ps(x[i], factor), term);
+  for (int i = 1; i < chains; ++i) x[0] = _mm_add_ps(x[0], x[i]);
+  return _mm_cvtss_f32(x[0]);
+}
 
-__m128 multiply_then_add(__m128 a, __m128 b, __m128 c) { return _mm_add_ps(_mm_mul_ps(a, b), c); }
+__attribute__((target("avx2,fma"))) float avx2(float start) {
+  __m256 x[chains];
+  for (int i = 0; i < chains; ++i) x[i] = _mm256_set1_ps(start + static_cast<float>(i));
+  const __m256 factor = _mm256_set1_ps(0.999f), term = _mm256_set1_ps(0.001f);
+  for (int64_t round = 0; round < rounds; ++round)
+    for (int i = 0; i < chains; ++i) x[i] = _mm256_fmadd_ps(x[i], factor, term);
+  for (int i = 1; i < chains; ++i) x[0] = _mm256_add_ps(x[0], x[i]);
+  return _mm256_cvtss_f32(x[0]);
+}
 
-float baseline(float start) { DMUON_CHAINS(__m128, _mm_set1_ps, multiply_then_add, _mm_storeu_ps, 4) }
-__attribute__((target("avx2,fma"))) float avx2(float start) { DMUON_CHAINS(__m256, _mm256_set1_ps, _mm256_fmadd_ps, _mm256_storeu_ps, 8) }
-__attribute__((target("avx512f"))) float avx512(float start) { DMUON_CHAINS(__m512, _mm512_set1_ps, _mm512_fmadd_ps, _mm512_storeu_ps, 16) }
+__attribute__((target("avx512f"))) float avx512(float start) {
+  __m512 x[chains];
+  for (int i = 0; i < chains; ++i) x[i] = _mm512_set1_ps(start + static_cast<float>(i));
+  const __m512 factor = _mm512_set1_ps(0.999f), term = _mm512_set1_ps(0.001f);
+  for (int64_t round = 0; round < rounds; ++round)
+    for (int i = 0; i < chains; ++i) x[i] = _mm512_fmadd_ps(x[i], factor, term);
+  for (int i = 1; i < chains; ++i) x[0] = _mm512_add_ps(x[0], x[i]);
+  return _mm512_cvtss_f32(x[0]);
+}
 
 double seconds_now(clockid_t clock) {
   timespec now{};

@@ -107,7 +107,7 @@ Turns take_turns(const Arguments& arguments, const std::vector<std::function<voi
 
 struct Case {
   int64_t rows = 0, columns = 0, batch = 1;
-  std::vector<int> restarts = {};  // of the Gram form; empty: one segment
+  std::vector<int> restarts = {};  // of the Gram form; empty: those of the set's table
 };
 
 class Comparisons {
@@ -120,12 +120,13 @@ class Comparisons {
     specification_.coefficients = "keller5";
     if (const auto given = arguments.own.find("coefficients"); given != arguments.own.end()) specification_.coefficients = given->second;
     if (const auto given = arguments.own.find("queues"); given != arguments.own.end()) queues_ = std::stoi(given->second);
+    if (const auto given = arguments.own.find("form"); given != arguments.own.end())
+      specification_.form = iteration_form_from_name(given->second);
   }
 
   void orthogonalization(const Case& c) {
     NewtonSchulzSpecification specification = specification_;
     specification.restarts = c.restarts;
-    specification.disable_restarts = c.restarts.empty();
     std::vector<Tensor> matrices, inputs;
     for (int64_t i = 0; i < c.batch; ++i) {
       matrices.push_back(random_tensor(*backend_, {c.rows, c.columns}));
@@ -145,7 +146,9 @@ class Comparisons {
         for (const Tensor& input : inputs) twin.run(set, input);
       });
     const IterationForm form = newton_schulz_form(specification, c.rows, c.columns);
-    add(text(c.rows, " x ", c.columns), c.batch, text(name_of(form), c.restarts.empty() ? "" : ", 1 restart"),
+    const size_t restarts = specification.description().at("restarts").as_array().size();
+    add(text(c.rows, " x ", c.columns), c.batch,
+        form == IterationForm::direct ? "direct" : text("gram, ", restarts, restarts == 1 ? " restart" : " restarts"),
         static_cast<double>(c.batch) * newton_schulz_flops(specification, c.rows, c.columns), functions);
   }
 
@@ -193,6 +196,12 @@ class Comparisons {
     add("GPT-2 124M block, whole update", static_cast<int64_t>(items.size()), "Muon", flops, functions);
   }
 
+  // Whether the table gives this case the Gram form without restarts, so that one is worth showing for comparison.
+  bool in_one_segment(const Case& c) const {
+    return newton_schulz_form(specification_, c.rows, c.columns) == IterationForm::gram &&
+           coefficient_set(specification_.coefficients).restarts(DType::float32).empty();
+  }
+
   Json::Array take() { return std::move(rows_); }
 
  private:
@@ -223,34 +232,35 @@ class Comparisons {
   Json::Array rows_;
 };
 
-// "768x3072,128x128*32": each matrix alone, or so many in one call.
-std::vector<Case> parse(const std::string& list) {
-  std::vector<Case> cases;
-  std::istringstream in(list);
-  for (std::string each; std::getline(in, each, ',');) {
-    Case c;
-    char by = 0, times = 0;
-    std::istringstream fields(each);
-    fields >> c.rows >> by >> c.columns;
-    if (fields >> times) fields >> c.batch;
-    if (by != 'x' || (times != 0 && times != '*') || c.rows <= 0 || c.columns <= 0 || c.batch <= 0)
-      throw ConfigError(text("--shapes: expected ROWSxCOLUMNS or ROWSxCOLUMNS*BATCH between commas, found \"", each, "\""));
-    cases.push_back(c);
-    c.restarts = {2};
-    if (newton_schulz_form({}, c.rows, c.columns) == IterationForm::gram) cases.push_back(c);
-  }
-  return cases;
+constexpr const char* default_shapes =
+    "128x128,128x128*32,256x256*8,384x384,768x768,768x768*4,2048x2048,384x1536,768x3072,3072x768,768x3072*2,1024x4096,gpt2";
+
+// "768x3072" or "128x128*32".
+Case parse(const std::string& given) {
+  Case c;
+  char by = 0, times = 0;
+  std::istringstream fields(given);
+  fields >> c.rows >> by >> c.columns;
+  if (fields >> times) fields >> c.batch;
+  if (by != 'x' || (times != 0 && times != '*') || c.rows <= 0 || c.columns <= 0 || c.batch <= 0)
+    throw ConfigError(text("--shapes: expected ROWSxCOLUMNS, ROWSxCOLUMNS*BATCH or gpt2 between commas, found \"", given, "\""));
+  return c;
 }
 
 Json::Array run(const Arguments& arguments) {
   const auto given = arguments.own.find("shapes");
   Comparisons comparisons(arguments);
-  for (const Case& each :
-       parse(given != arguments.own.end()
-                 ? given->second
-                 : "128x128,128x128*32,256x256*8,384x384,768x768,768x768*4,2048x2048,384x1536,768x3072,3072x768,768x3072*2,1024x4096"))
-    comparisons.orthogonalization(each);
-  if (given == arguments.own.end()) comparisons.block_update();
+  std::istringstream shapes(given != arguments.own.end() ? given->second : default_shapes);
+  for (std::string each; std::getline(shapes, each, ',');) {
+    if (each == "gpt2") {
+      comparisons.block_update();
+      continue;
+    }
+    Case c = parse(each);
+    comparisons.orthogonalization(c);
+    c.restarts = {2};
+    if (comparisons.in_one_segment(c)) comparisons.orthogonalization(c);
+  }
   return comparisons.take();
 }
 
@@ -260,8 +270,9 @@ Benchmark newton_schulz_benchmark() {
   return {"newton-schulz",
           "the engine against the direct form on full library products: speedup = time of the better library run / time of the engine; "
           "gflops counts symmetric products at half",
-          {{"shapes", "ROWSxCOLUMNS[*BATCH], between commas; default: the table of docs/results.md"},
+          {{"shapes", "ROWSxCOLUMNS[*BATCH] or gpt2 (a whole Muon update of a block), between commas"},
            {"queues", "how the threads share a batch (1: inside each product); default: the engine's fixed choice"},
+           {"form", "auto, direct or gram"},
            {"coefficients", "coefficient set, default keller5"}},
           run};
 }

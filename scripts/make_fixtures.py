@@ -7,12 +7,10 @@ are run by torch itself. torch.optim.Muon works in bfloat16, so it is only compa
 
     pip install numpy torch
     scripts/make_fixtures.py                   # rewrites the fixture; same bytes on the same versions
-    scripts/make_fixtures.py --restart-study   # prints the float32 study behind the restarts of coefficients.cpp
 
 The tests read the fixture only; neither Python nor torch is needed to run them.
 """
 import argparse
-import itertools
 import json
 import math
 import pathlib
@@ -215,61 +213,11 @@ def schedule_cases():
 
 # ------------------------------------------------------------------------------------------------------ restart study
 
-def gram_float32(x, rows, restarts):
-    """The engine's Gram form; every product keeps its lower triangle, mirrored."""
-    def symmetric(a):
-        return np.tril(a) + np.tril(a, -1).T
-
-    identity = np.eye(x.shape[0], dtype=x.dtype)
-    bounds = [0, *restarts, len(rows)]
-    for first, end in zip(bounds, bounds[1:]):
-        r, q = symmetric(x @ x.T), None
-        for i in range(first, end):
-            a, b, c = (x.dtype.type(value) for value in rows[i])
-            p = symmetric(c * (r @ r) + b * r + a * identity)
-            if i + 1 < end:
-                r = symmetric(symmetric(r @ p) @ p)
-            q = p if q is None else symmetric(q @ p)
-        x = q @ x
-    return x
-
-
-def restart_study(n=192, m=768):
-    random = np.random.default_rng(0)
-    spectra = {"linear": np.linspace(1, 1 / n, n), "half zero": np.repeat([1.0, 0.0], n // 2), "1/i^2": 1 / np.arange(1, n + 1) ** 2}
-    spectra |= {f"{d} decades": np.logspace(0, -d, n) for d in (3, 5, 7)}
-    spectra |= {f"rank {r}": (np.arange(n) < r).astype(float) for r in (10, 2, 1)}
-    matrices = [(name, (np.linalg.qr(random.standard_normal((n, n)))[0] * s) @ np.linalg.qr(random.standard_normal((m, n)))[0].T)
-                for name, s in spectra.items()] + [("Gaussian", random.standard_normal((n, m)))]
-    matrices = [(name, (x / np.linalg.norm(x)).astype(np.float32)) for name, x in matrices]
-
-    def worst(rows, iterate):
-        errors = []
-        for name, x in matrices:
-            expected = newton_schulz(x.astype(np.float64), rows)
-            with np.errstate(all="ignore"):
-                error = np.linalg.norm(iterate(x) - expected) / np.linalg.norm(expected)
-            errors.append((error if np.isfinite(error) else math.inf, name))
-        return "%.1e (%s)" % max(errors)
-
-    for name, rows in SETS.items():
-        print(name, " direct", worst(rows, lambda x: newton_schulz(x, [tuple(map(np.float32, row)) for row in rows])))
-        short = len(rows) <= 5
-        patterns = [(), *((i,) for i in range(1, len(rows))), *itertools.combinations(range(1, len(rows)), 2)] if short else \
-            [(), (5,), (3, 6), (4, 8), (3, 6, 9), (2, 4, 6, 8)]
-        for pattern in patterns:
-            if all(i < len(rows) for i in pattern):
-                print("   restarts", pattern, worst(rows, lambda x: gram_float32(x, rows, pattern)))
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=20260101)
     parser.add_argument("--output", type=pathlib.Path, default=DATA / "optimizer_fixtures.json")
-    parser.add_argument("--restart-study", action="store_true")
     arguments = parser.parse_args()
-    if arguments.restart_study:
-        return restart_study()
     random = np.random.default_rng(arguments.seed)
     fixture = {"origin": f"scripts/make_fixtures.py --seed {arguments.seed}; float64; numpy {np.__version__}",
                "muon": muon_cases(random), "torch": torch_cases(random), "schedules": schedule_cases()}

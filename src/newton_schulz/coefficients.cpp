@@ -94,7 +94,7 @@ std::vector<CoefficientSet> make_sets() {
                   {1, 2},
                   {1, 2},
                   {1, 2}});
-  sets.push_back({"deepseek10", std::move(deepseek), 10, {3, 6}, {3, 6}, {2, 4, 6, 8}});
+  sets.push_back({"deepseek10", std::move(deepseek), 10, {5}, {3, 6}, {2, 4, 6, 8}});
   // Emerging-Optimizers "cubic".
   sets.push_back({"cubic5",
                   {{3.3656576, -3.3420992, 0},
@@ -107,7 +107,7 @@ std::vector<CoefficientSet> make_sets() {
                   {1},
                   {1, 2}});
   // modded-nanogpt's baseline of the fixed-architecture track.
-  sets.push_back({"track3_12", repeat(cubic_limit, 12), 12, {4, 8}, {4, 8}, {4, 8}});
+  sets.push_back({"track3_12", repeat(cubic_limit, 12), 12, {5}, {4, 8}, {4, 8}});
   for (CoefficientSet& set : sets) {
     set.cubic = true;
     for (const Row& row : set.rows) set.cubic = set.cubic && row[2] == 0.0;

@@ -9,15 +9,8 @@
 namespace dmuon {
 namespace {
 
-// `automatic` picks the Gram form from this ratio of long to short side on, for every set and instruction set. Measured on
-// one thread of an AMD EPYC (AVX2, 60 to 70 GFLOP/s in these products), time of Gram / time of direct, medians of 15 pairs;
-// by FLOPs alone the forms tie at 1:
-//
-//   long : short           1 : 1   1.25 : 1   1.5 : 1   2 : 1   4 : 1
-//   keller5, short 384      1.10      0.92      0.94     0.77    0.61
-//   keller5, short 768      1.04                0.87             0.62
-//   other sets, short 256   1.03 to 1.08   0.92 to 0.96   0.83 to 0.95
-//   keller5, short 256, baseline instruction set   1.04   0.91   0.86
+// `automatic` picks the Gram form from this ratio of long to short side on, for every set and instruction set: by FLOPs the
+// forms tie at 1, measured they cross between 1 and 1.25 (docs/newton_schulz.md).
 constexpr double gram_from_ratio = 1.25;
 
 // Past the rows of its set the last row repeats; a restart every `tail_spacing` of those keeps the rounding of R, which

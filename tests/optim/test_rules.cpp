@@ -259,6 +259,44 @@ TEST_CASE("options out of range are refused by name") {
   CHECK_THROWS_AS(momentum_form_from_name("ema"), ConfigError);
 }
 
+TEST_CASE("guard events count the matrices that were computed again, calls count every matrix once") {
+  // Ten steep rows in one segment ruin matrices of low rank; the guard takes the direct form for those.
+  MuonOptions options = muon_options("custom"), direct = options;
+  options.newton_schulz.coefficients = direct.newton_schulz.coefficients = "deepseek10";
+  options.newton_schulz.form = IterationForm::gram;
+  options.newton_schulz.disable_restarts = true;
+  direct.newton_schulz.form = IterationForm::direct;
+  const Shape shape{24, 96};
+  std::vector<double> rank_one(static_cast<size_t>(shape.elements()));
+  const std::vector<double> left = normal_values(3, 24), right = normal_values(4, 96);
+  for (size_t i = 0; i < rank_one.size(); ++i) rank_one[i] = left[i / 96] * right[i % 96];
+  const auto backend = make_cpu_backend();
+  const auto step = [&](const MuonOptions& of, UpdateCounters& counters) {
+    const auto rule = make_muon(of);
+    std::vector<UpdateItem> items;
+    for (const std::vector<double>& gradient : {rank_one, std::vector<double>(rank_one.size(), 0.0), rank_one}) {
+      UpdateItem item;
+      item.name = "w", item.parameter = tensor_of(*backend, normal_values(5, shape.elements()), shape, DType::float32);
+      item.gradient = tensor_of(*backend, gradient, shape, DType::float32);
+      item.state = {tensor_of(*backend, std::vector<double>(rank_one.size(), 0.0), shape, DType::float32)};
+      items.push_back(item);
+    }
+    for (int64_t i = 1; i <= 2; ++i) {
+      rule->prepare(*backend, backend->compute_stream(), {i, 0.1, 1.0});
+      rule->global(*backend, backend->compute_stream(), items);
+    }
+    counters = rule->counters();
+    return to_doubles(*backend, items.front().parameter);
+  };
+  UpdateCounters failing, sound;
+  const std::vector<double> found = step(options, failing), expected = step(direct, sound);
+  CHECK(failing.newton_schulz_calls == 6);
+  CHECK(failing.newton_schulz_guard_events == 4);  // two of three matrices, two steps
+  CHECK(sound.newton_schulz_calls == 6);
+  CHECK(sound.newton_schulz_guard_events == 0);
+  CHECK((found == expected));
+}
+
 TEST_CASE("descriptions tell apart whatever changes the result") {
   std::vector<MuonOptions> variants(1, muon_options("keller"));
   const auto vary = [&](auto change) {

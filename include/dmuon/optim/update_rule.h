@@ -47,8 +47,8 @@ struct StepValues {
 
 // What a rule has done since it was made; the trainer compares calls with the routing every step.
 struct UpdateCounters {
-  int64_t newton_schulz_calls = 0;         // matrices orthogonalised
-  int64_t newton_schulz_guard_events = 0;  // results that failed the guard (newton_schulz.h)
+  int64_t newton_schulz_calls = 0;         // matrices orthogonalised; a rerun by the guard is no further call
+  int64_t newton_schulz_guard_events = 0;  // matrices that failed the guard (newton_schulz.h), rerun or not finite
 };
 
 // `count` tensors of one shape that one rank updates in a step.
