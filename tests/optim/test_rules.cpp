@@ -5,6 +5,7 @@
 #include "dmuon/optim/adamw.h"
 #include "dmuon/optim/muon.h"
 #include "dmuon/optim/sgd.h"
+#include "newton_schulz/spectra.h"
 #include "optim/optimizer_support.h"
 #include "support/catch.h"
 
@@ -263,22 +264,24 @@ TEST_CASE("guard events count the matrices that were computed again, calls count
   // Ten steep rows in one segment ruin matrices of low rank; the guard takes the direct form for those.
   MuonOptions options = muon_options("custom"), direct = options;
   options.newton_schulz.coefficients = direct.newton_schulz.coefficients = "deepseek10";
+  options.newton_schulz.iterations = direct.newton_schulz.iterations = 10;
   options.newton_schulz.form = IterationForm::gram;
   options.newton_schulz.disable_restarts = true;
   direct.newton_schulz.form = IterationForm::direct;
   const Shape shape{24, 96};
-  std::vector<double> rank_one(static_cast<size_t>(shape.elements()));
-  const std::vector<double> left = normal_values(3, 24), right = normal_values(4, 96);
-  for (size_t i = 0; i < rank_one.size(); ++i) rank_one[i] = left[i / 96] * right[i % 96];
+  std::vector<double> bad;
+  for (const StrainedMatrix& matrix : strained_matrices(shape[0], shape[1]))
+    if (matrix.spectrum == "rank 2") bad = matrix.values;
+  REQUIRE(bad.size() == static_cast<size_t>(shape.elements()));
   const auto backend = make_cpu_backend();
   const auto step = [&](const MuonOptions& of, UpdateCounters& counters) {
     const auto rule = make_muon(of);
     std::vector<UpdateItem> items;
-    for (const std::vector<double>& gradient : {rank_one, std::vector<double>(rank_one.size(), 0.0), rank_one}) {
+    for (const std::vector<double>& gradient : {bad, std::vector<double>(bad.size(), 0.0), bad}) {
       UpdateItem item;
       item.name = "w", item.parameter = tensor_of(*backend, normal_values(5, shape.elements()), shape, DType::float32);
       item.gradient = tensor_of(*backend, gradient, shape, DType::float32);
-      item.state = {tensor_of(*backend, std::vector<double>(rank_one.size(), 0.0), shape, DType::float32)};
+      item.state = {tensor_of(*backend, std::vector<double>(bad.size(), 0.0), shape, DType::float32)};
       items.push_back(item);
     }
     for (int64_t i = 1; i <= 2; ++i) {
