@@ -6,10 +6,10 @@
 
 namespace dmuon {
 
-Activity::Scope::Scope(Activity& activity, std::string description) : activity_(activity) {
+Activity::Scope::Scope(Activity& activity, const Operation& operation, const std::string& group) : activity_(activity) {
   std::lock_guard lock(activity_.mutex_);
   id_ = activity_.next_++;
-  activity_.running_.emplace(id_, Entry{std::move(description), std::chrono::steady_clock::now()});
+  activity_.running_.emplace(id_, Entry{operation, &group, std::chrono::steady_clock::now()});
 }
 
 Activity::Scope::~Scope() {
@@ -23,7 +23,8 @@ std::string Activity::describe() const {
   const auto now = std::chrono::steady_clock::now();
   std::vector<std::string> parts;
   for (const auto& [id, entry] : running_)
-    parts.push_back(text(entry.description, " for ", format_duration(std::chrono::duration<double>(now - entry.start).count())));
+    parts.push_back(text(entry.operation.describe(), " of group \"", *entry.group, "\" for ",
+                         format_duration(std::chrono::duration<double>(now - entry.start).count())));
   return join(parts, ", ");
 }
 

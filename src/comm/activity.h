@@ -7,6 +7,8 @@
 #include <mutex>
 #include <string>
 
+#include "comm/operation.h"
+
 namespace dmuon {
 
 class Activity {
@@ -14,7 +16,8 @@ class Activity {
   // From construction to destruction the operation counts as running.
   class Scope {
    public:
-    Scope(Activity& activity, std::string description);
+    // `group` must outlive the scope.
+    Scope(Activity& activity, const Operation& operation, const std::string& group);
     ~Scope();
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
@@ -29,7 +32,8 @@ class Activity {
 
  private:
   struct Entry {
-    std::string description;
+    Operation operation;  // described only when asked
+    const std::string* group;
     std::chrono::steady_clock::time_point start;
   };
   mutable std::mutex mutex_;

@@ -28,7 +28,7 @@ Exchange::Exchange(Group& group, const Operation& operation, std::vector<Tensor>
       peers_(static_cast<size_t>(group.size())),
       deadline_(group.deadline_seconds()),
       start_(std::chrono::steady_clock::now()),
-      scope_(*group.services().activity, text(operation.describe(), " of group \"", group.name(), "\"")) {
+      scope_(*group.services().activity, operation, group.name()) {
   for (const Tensor& tensor : tensors_)
     if (tensor.defined()) tensor.storage()->open();
 }

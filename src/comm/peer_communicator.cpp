@@ -26,12 +26,8 @@ void PeerCommunicator::perform(Group& group, const Operation& operation, const s
   if (group.shared() == nullptr) return body.messages(*std::make_shared<Exchange>(group, operation, tensors));
   try {
     SharedExchange exchange(group, operation, tensors);
-    if (body.shared) {
-      body.shared(exchange);
-    } else {
-      exchange.enter();  // for ranks in another operation to see
-      body.messages(*std::make_shared<Exchange>(group, operation, tensors));
-    }
+    if (!body.shared) exchange.enter();  // for ranks in another operation to see
+    if (!body.shared || !body.shared(exchange)) body.messages(*std::make_shared<Exchange>(group, operation, tensors));
     exchange.leave();
   } catch (const CommunicationError& error) {
     group.fail(error.what());
@@ -79,21 +75,28 @@ Tensor PeerCommunicator::allocate(Backend& backend, const Shape& shape, DType dt
 
 void PeerCommunicator::barrier(Stream& stream) {
   submit(stream, {.kind = OperationKind::barrier}, {},
-         {[](Exchange& exchange) { run_barrier(exchange); }, [](SharedExchange& exchange) { shared_barrier(exchange); }});
+         {[](Exchange& exchange) { run_barrier(exchange); },
+          [](SharedExchange& exchange) {
+            shared_barrier(exchange);
+            return true;
+          }});
 }
 
 void PeerCommunicator::broadcast(Stream& stream, const Tensor& data, int root) {
   check_root("broadcast", root, size());
   submit(stream, {.kind = OperationKind::broadcast, .dtype = data.dtype(), .root = root, .elements = data.elements()}, {data},
          {[data, root](Exchange& exchange) { run_broadcast(exchange, bytes_of(data), data.bytes(), root); },
-          [data, root](SharedExchange& exchange) { shared_broadcast(exchange, data, root); }});
+          [data, root](SharedExchange& exchange) { return shared_broadcast(exchange, data, root); }});
 }
 
 void PeerCommunicator::all_reduce(Stream& stream, const Tensor& data, ReduceOperation operation) {
   check_reducible("all_reduce", data.dtype(), operation);
   submit(stream, {.kind = OperationKind::all_reduce, .dtype = data.dtype(), .reduction = operation, .elements = data.elements()}, {data},
          {[data, operation](Exchange& exchange) { run_all_reduce(exchange, data.dtype(), operation, bytes_of(data), data.elements()); },
-          [data, operation](SharedExchange& exchange) { shared_all_reduce(exchange, operation, data); }});
+          [data, operation](SharedExchange& exchange) {
+            shared_all_reduce(exchange, operation, data);
+            return true;
+          }});
 }
 
 void PeerCommunicator::all_gather_v(Stream& stream, const Tensor& buffer, std::span<const int64_t> cuts, GatherForm form) {
@@ -106,7 +109,7 @@ void PeerCommunicator::all_gather_v(Stream& stream, const Tensor& buffer, std::s
   const std::vector<int64_t> bytes = cuts_in_bytes(cuts, buffer.dtype());
   submit(stream, operation, {buffer},
          {[buffer, form, bytes](Exchange& exchange) { run_all_gather_v(exchange, bytes_of(buffer), bytes, form); },
-          [buffer, bytes](SharedExchange& exchange) { shared_all_gather_v(exchange, buffer, bytes); }});
+          [buffer, bytes](SharedExchange& exchange) { return shared_all_gather_v(exchange, buffer, bytes); }});
 }
 
 void PeerCommunicator::reduce_scatter_v(Stream& stream, const Tensor& buffer, std::span<const int64_t> cuts, const Tensor& result,
@@ -119,7 +122,10 @@ void PeerCommunicator::reduce_scatter_v(Stream& stream, const Tensor& buffer, st
   const std::vector<int64_t> bytes = cuts_in_bytes(cuts, buffer.dtype());
   submit(stream, operation, {buffer, result},
          {[=](Exchange& exchange) { run_reduce_scatter_v(exchange, reduction, bytes_of(buffer), bytes, bytes_of(result), accumulate); },
-          [=](SharedExchange& exchange) { shared_reduce_scatter_v(exchange, reduction, buffer, bytes, bytes_of(result), accumulate); }});
+          [=](SharedExchange& exchange) {
+            shared_reduce_scatter_v(exchange, reduction, buffer, bytes, bytes_of(result), accumulate);
+            return true;
+          }});
 }
 
 void PeerCommunicator::all_to_all_v(Stream& stream, const Tensor& send, std::span<const int64_t> send_cuts, const Tensor& receive,

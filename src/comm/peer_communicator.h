@@ -53,7 +53,7 @@ class PeerCommunicator final : public Communicator {
   // One rank's part, over messages and through shared memory.
   struct Body {
     std::function<void(Exchange&)> messages;
-    std::function<void(SharedExchange&)> shared;  // none: messages, too
+    std::function<bool(SharedExchange&)> shared;  // false, on every rank, or none: by messages after all
   };
   static void perform(Group& group, const Operation& operation, const std::vector<Tensor>& tensors, const Body& body);
   // Numbers the operation now and runs `body` on the stream.

@@ -17,7 +17,10 @@ namespace dmuon {
 std::vector<std::string> PeerCommunicator::gather_text(const Operation& operation, const std::string& mine) {
   std::vector<std::string> all;
   run(operation, {[&](Exchange& exchange) { all = run_all_gather_text(exchange, std::make_shared<std::string>(mine)); },
-                  [&](SharedExchange& exchange) { all = shared_all_gather_text(exchange, mine); }});
+                  [&](SharedExchange& exchange) {
+                    all = shared_all_gather_text(exchange, mine);
+                    return true;
+                  }});
   return all;
 }
 
@@ -30,7 +33,10 @@ std::string PeerCommunicator::broadcast_text(const std::string& mine, int root) 
   std::string result;
   run({.kind = OperationKind::broadcast_text, .root = root},
       {[&](Exchange& exchange) { result = run_broadcast_text(exchange, std::make_shared<std::string>(mine), root); },
-       [&](SharedExchange& exchange) { result = shared_broadcast_text(exchange, mine, root); }});
+       [&](SharedExchange& exchange) {
+         result = shared_broadcast_text(exchange, mine, root);
+         return true;
+       }});
   return result;
 }
 
@@ -42,7 +48,7 @@ std::vector<double> PeerCommunicator::all_reduce(std::span<const double> values,
          exchange.keep(result);
          run_all_reduce(exchange, DType::float64, reduction, reinterpret_cast<char*>(result->data()), count);
        },
-       [&](SharedExchange& exchange) { shared_all_reduce_values(exchange, reduction, *result); }});
+       [&](SharedExchange& exchange) { return shared_all_reduce_values(exchange, reduction, *result); }});
   return *result;
 }
 

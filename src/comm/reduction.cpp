@@ -1,7 +1,10 @@
 #include "comm/reduction.h"
 
 #include <algorithm>
+#include <cstring>
+#include <vector>
 
+#include "comm/vector_sum.h"
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
 
@@ -21,7 +24,8 @@ A minimum(A a, A b) {
 
 // T as stored, A as accumulated, R as returned.
 template <class T, class A, class R>
-void reduce(ReduceOperation operation, std::span<const void* const> sources, int64_t elements, R* result, bool accumulate) {
+void reduce(ReduceOperation operation, std::span<const void* const> sources, int64_t elements, R* result, bool accumulate,
+            std::span<void* const> copies) {
   A sum[block];
   for (int64_t first = 0; first < elements; first += block) {
     const int64_t count = std::min(block, elements - first);
@@ -43,6 +47,7 @@ void reduce(ReduceOperation operation, std::span<const void* const> sources, int
     } else {
       for (int64_t i = 0; i < count; ++i) out[i] = static_cast<R>(sum[i]);
     }
+    for (void* copy : copies) std::memcpy(static_cast<R*>(copy) + first, out, static_cast<size_t>(count) * sizeof(R));
   }
 }
 
@@ -55,9 +60,23 @@ void check_reducible(const char* name, DType dtype, ReduceOperation operation) {
                           " elements: 8-bit integers have maximum and minimum only, int16 has none; use int32"));
 }
 
-void reduce_in_order(const Reduction& reduction, std::span<const void* const> sources, int64_t elements, void* result, bool accumulate) {
+void reduce_in_order(const Reduction& reduction, std::span<const void* const> sources, int64_t elements, void* result, bool accumulate,
+                     std::span<void* const> copies) {
   const ReduceOperation operation = reduction.operation;
-  const auto as = [&]<class T, class A>() { reduce<T, A, T>(operation, sources, elements, static_cast<T*>(result), accumulate); };
+  if (operation == ReduceOperation::sum && (reduction.dtype == DType::float32 || reduction.dtype == DType::bfloat16)) {
+    const int64_t tiled = elements / vector_sum_tile * vector_sum_tile;
+    sum_vectors(reduction, sources, tiled, result, accumulate, copies);
+    if (tiled == elements) return;
+    if (tiled > 0) {
+      std::vector<const void*> rest;
+      std::vector<void*> rest_copies;
+      for (const void* source : sources) rest.push_back(static_cast<const char*>(source) + tiled * size_of(reduction.dtype));
+      for (void* copy : copies) rest_copies.push_back(static_cast<char*>(copy) + tiled * size_of(reduction.result));
+      return reduce_in_order(reduction, rest, elements - tiled, static_cast<char*>(result) + tiled * size_of(reduction.result), accumulate,
+                             rest_copies);
+    }
+  }
+  const auto as = [&]<class T, class A>() { reduce<T, A, T>(operation, sources, elements, static_cast<T*>(result), accumulate, copies); };
   switch (reduction.dtype) {
     case DType::float32:
       return as.operator()<float, float>();
@@ -65,7 +84,7 @@ void reduce_in_order(const Reduction& reduction, std::span<const void* const> so
       return as.operator()<double, double>();
     case DType::bfloat16:
       if (reduction.result == DType::float32)
-        return reduce<bfloat16, float, float>(operation, sources, elements, static_cast<float*>(result), accumulate);
+        return reduce<bfloat16, float, float>(operation, sources, elements, static_cast<float*>(result), accumulate, copies);
       return as.operator()<bfloat16, float>();
     case DType::float16:
       return as.operator()<float16, float>();

@@ -20,7 +20,9 @@ struct Reduction {
 };
 
 // result[i] = reduction of sources[.][i], or, with `accumulate`, result[i] + that reduction. `result` may be one of
-// the sources when it has their dtype. Maximum and minimum return NaN if any source is NaN.
-void reduce_in_order(const Reduction& reduction, std::span<const void* const> sources, int64_t elements, void* result, bool accumulate);
+// the sources when it has their dtype, and so may `copies`, further places that receive the result. Maximum and minimum
+// return NaN if any source is NaN.
+void reduce_in_order(const Reduction& reduction, std::span<const void* const> sources, int64_t elements, void* result, bool accumulate,
+                     std::span<void* const> copies = {});
 
 }  // namespace dmuon

@@ -277,6 +277,8 @@ void Matrix::control() {
     check(sums[static_cast<size_t>(i)] == reduced<double>(group.size(), i, 9, ReduceOperation::sum), "sum of values");
     check(maxima[static_cast<size_t>(i)] == reduced<double>(group.size(), i, 9, ReduceOperation::maximum), "maximum of values");
   }
+  const std::vector<double> many(50000, 1.0);
+  check(group.all_reduce(many, ReduceOperation::sum) == std::vector<double>(50000, group.size()), "many values");
   std::vector<double> maybe_nan{group.rank() == group.size() - 1 ? std::nan("") : 1.0};
   check(std::isnan(group.all_reduce(maybe_nan, ReduceOperation::maximum)[0]), "a NaN survives a maximum");
 

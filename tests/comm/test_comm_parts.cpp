@@ -79,6 +79,48 @@ TEST_CASE("reductions add in order, wrap integers and keep NaN") {
   }
 }
 
+TEST_CASE("the fast sums have the bits of the plain ones, in every place that receives them") {
+  // Normal numbers, infinities, NaN and numbers that overflow when they are rounded.
+  const auto value = [](int64_t i, int source) {
+    const float special[] = {INFINITY, -INFINITY, std::nanf(""), 3.4e38f, -0.0f, 1e-42f};
+    const uint32_t mixed = static_cast<uint32_t>(i * 2654435761u) + static_cast<uint32_t>(source) * 40503u;
+    return i % 37 == source ? special[i % 6] : static_cast<float>(mixed % 65537u) * std::exp2(static_cast<float>(mixed % 31u) - 15);
+  };
+  const auto bits = [](const auto& values) {
+    return std::vector<uint8_t>(reinterpret_cast<const uint8_t*>(values.data()),
+                                reinterpret_cast<const uint8_t*>(values.data() + values.size()));
+  };
+  const auto check = [&]<class T, class R>(int sources_count, int64_t elements, bool accumulate) {
+    std::vector<std::vector<T>> inputs;
+    std::vector<const void*> sources;
+    for (int s = 0; s < sources_count; ++s) {
+      inputs.emplace_back();
+      for (int64_t i = 0; i < elements; ++i) inputs.back().push_back(static_cast<T>(value(i, s)));
+    }
+    for (const auto& input : inputs) sources.push_back(input.data());
+    std::vector<R> result, expected, first_copy(static_cast<size_t>(elements)), second_copy(static_cast<size_t>(elements));
+    for (int64_t i = 0; i < elements; ++i) {
+      result.push_back(static_cast<R>(value(i, 9)));
+      float sum = static_cast<float>(inputs[0][static_cast<size_t>(i)]);
+      for (int s = 1; s < sources_count; ++s) sum += static_cast<float>(inputs[static_cast<size_t>(s)][static_cast<size_t>(i)]);
+      expected.push_back(static_cast<R>(accumulate ? static_cast<float>(result.back()) + sum : sum));
+    }
+    void* const copies[] = {first_copy.data(), second_copy.data()};
+    reduce_in_order({DTypeOf<T>::value, DTypeOf<R>::value, ReduceOperation::sum}, sources, elements, result.data(), accumulate, copies);
+    CHECK(bits(result) == bits(expected));
+    CHECK(bits(first_copy) == bits(expected));
+    CHECK(bits(second_copy) == bits(expected));
+  };
+  for (const int sources : {1, 2, 3, 8})
+    for (const int64_t elements : {int64_t{0}, int64_t{1}, int64_t{63}, int64_t{64}, int64_t{1000}})
+      for (const bool accumulate : {false, true}) {
+        CAPTURE(sources, elements, accumulate);
+        check.operator()<float, float>(sources, elements, accumulate);
+        check.operator()<bfloat16, bfloat16>(sources, elements, accumulate);
+        check.operator()<bfloat16, float>(sources, elements, accumulate);
+      }
+}
+
 TEST_CASE("the watchdog reports a phase that exceeds its limit, once") {
   std::atomic<int> reports{0};
   std::mutex mutex;

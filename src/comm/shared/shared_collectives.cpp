@@ -9,7 +9,6 @@ namespace dmuon {
 namespace {
 
 constexpr int64_t chunk = SharedGroup::chunk_bytes;
-constexpr int64_t block = int64_t{16} << 10;  // reduced, then copied to the others while it is in the first-level cache
 constexpr int64_t small_all_reduce_bytes = int64_t{16} << 10;
 
 void copy(char* to, const char* from, int64_t bytes) {
@@ -18,14 +17,11 @@ void copy(char* to, const char* from, int64_t bytes) {
 
 // Segments of a buffer cut into rounds: round i moves the i-th portion of every segment, and all end in the same round.
 struct Rounds {
-  // `together`: the portions of one round lie in one staging buffer; else every segment's in a buffer of its own.
-  Rounds(std::span<const int64_t> byte_cuts, bool together) : cuts(byte_cuts) {
-    int64_t longest = 0;
-    for (size_t r = 0; r + 1 < cuts.size(); ++r) longest = std::max(longest, cuts[r + 1] - cuts[r]);
-    count = std::max<int64_t>(divide_up(together ? cuts.back() - cuts.front() : longest, chunk), 1);
+  explicit Rounds(std::span<const int64_t> byte_cuts) : cuts(byte_cuts) {
+    count = std::max<int64_t>(divide_up(cuts.back() - cuts.front(), chunk), 1);
     for (size_t r = 0; r + 1 < cuts.size(); ++r) {
       portions.push_back(round_up(divide_up(cuts[r + 1] - cuts[r], count), 64));
-      places.push_back(together && r > 0 ? places.back() + portions[r - 1] : 0);
+      places.push_back(r > 0 ? places.back() + portions[r - 1] : 0);
     }
   }
   int64_t first(int r, int64_t round) const {
@@ -40,18 +36,13 @@ struct Rounds {
   std::vector<int64_t> places;    // of a segment's portion in the staging buffer
 };
 
-// Reduces [first, first + bytes) of every rank's memory, `source(rank)`, into `result`, and tells every finished block.
-template <class Source, class Done>
-void reduce_blocks(const SharedExchange& exchange, const Reduction& reduction, int64_t bytes, Source source, char* result, bool accumulate,
-                   Done done) {
-  std::vector<const void*> sources(static_cast<size_t>(exchange.size()));
-  for (int64_t at = 0; at < bytes; at += block) {
-    const int64_t count = std::min(block, bytes - at) / size_of(reduction.dtype);
-    for (int r = 0; r < exchange.size(); ++r) sources[static_cast<size_t>(r)] = source(r) + at;
-    char* target = result + at / size_of(reduction.dtype) * size_of(reduction.result);
-    reduce_in_order(reduction, sources, count, target, accumulate);
-    done(at, count * size_of(reduction.dtype));
-  }
+// Reduces `bytes` of every rank's memory at `source(rank)`.
+template <class Source>
+void reduce_all(const SharedExchange& exchange, const Reduction& reduction, int64_t bytes, Source source, char* result, bool accumulate,
+                std::span<void* const> copies = {}) {
+  std::vector<const void*> sources;
+  for (int r = 0; r < exchange.size(); ++r) sources.push_back(source(r));
+  reduce_in_order(reduction, sources, bytes / size_of(reduction.dtype), result, accumulate, copies);
 }
 
 // Ranks other than this one, each rank beginning with another.
@@ -87,8 +78,8 @@ void reduce_small(SharedExchange& exchange, DType dtype, ReduceOperation operati
   copy(exchange.input(exchange.rank(), 0), data, bytes);
   exchange.enter();
   exchange.wait_all(0);
-  reduce_blocks(
-      exchange, {dtype, dtype, operation}, bytes, [&](int r) { return exchange.input(r, 0); }, data, false, [](int64_t, int64_t) {});
+  reduce_all(
+      exchange, {dtype, dtype, operation}, bytes, [&](int r) { return exchange.input(r, 0); }, data, false);
   exchange.count_sent_to_each(bytes);
 }
 
@@ -106,10 +97,9 @@ void all_reduce_in_rounds(SharedExchange& exchange, const Reduction& reduction, 
   for (int64_t i = 0; i < rounds.count; ++i) {
     exchange.wait_all(base + 2 * i);
     char* own = buffer + rounds.first(me, i);
-    char* output = exchange.output(me, i);
+    void* const output = exchange.output(me, i);
     const auto source = [&](int r) -> const char* { return r == me ? own : exchange.input(r, i) + rounds.places[static_cast<size_t>(me)]; };
-    reduce_blocks(exchange, reduction, rounds.bytes(me, i), source, own, false,
-                  [&](int64_t at, int64_t bytes) { copy(output + at, own + at, bytes); });
+    reduce_all(exchange, reduction, rounds.bytes(me, i), source, own, false, {&output, 1});
     exchange.post(base + 2 * i + 1);
     if (i + 1 < rounds.count) copy_in(i + 1);
     exchange.wait_all(base + 2 * i + 1);
@@ -133,59 +123,49 @@ void shared_barrier(SharedExchange& exchange) {
   exchange.wait_all(0);
 }
 
-void shared_broadcast(SharedExchange& exchange, const Tensor& tensor, int root) {
+bool shared_broadcast(SharedExchange& exchange, const Tensor& tensor, int root) {
   char* data = static_cast<char*>(tensor.raw());
   const int64_t bytes = tensor.bytes();
-  const int64_t rounds = std::max<int64_t>(divide_up(bytes, chunk), 1);
   const bool sends = exchange.rank() == root;
-  if (sends) exchange.count_sent_to_each(bytes);
-  if (enter_in_place(exchange, tensor, rounds)) {
+  if (bytes <= chunk) {
+    if (sends) copy(exchange.input(root, 0), data, bytes);
+    exchange.enter();
+    exchange.wait_all(0);
+    if (!sends) copy(data, exchange.input(root, 0), bytes);
+  } else {
+    exchange.enter(tensor);
+    exchange.wait_all(0);
+    if (!exchange.in_place()) return false;
     if (!sends) copy(data, exchange.data(root), bytes);
     exchange.post(1);
     if (sends) exchange.wait_all(1);
-    return;
   }
-  const int64_t base = rounds == 1 ? 0 : 1;
-  for (int64_t i = 0; i < rounds; ++i) {
-    const int64_t length = std::min(chunk, bytes - i * chunk);
-    if (sends) {
-      if (i >= 2) exchange.wait_all(base + i - 2);  // the buffer has been read
-      copy(exchange.input(root, i), data + i * chunk, length);
-      post_round(exchange, rounds, base + i);
-    } else {
-      if (rounds == 1) exchange.enter();
-      exchange.wait_for(root, base + i);
-      copy(data + i * chunk, exchange.input(root, i), length);
-      if (rounds > 1) exchange.post(base + i);
-    }
-  }
-  if (rounds == 1) exchange.wait_all(0);
+  if (sends) exchange.count_sent_to_each(bytes);
+  return true;
 }
 
-void shared_all_gather_v(SharedExchange& exchange, const Tensor& tensor, std::span<const int64_t> cuts) {
+bool shared_all_gather_v(SharedExchange& exchange, const Tensor& tensor, std::span<const int64_t> cuts) {
   char* buffer = static_cast<char*>(tensor.raw());
   const int me = exchange.rank();
-  const Rounds rounds(cuts, false);
-  count_all_gather(exchange, cuts);
-  if (enter_in_place(exchange, tensor, rounds.count)) {
-    for_each_peer(exchange, [&](int r) {
-      const int64_t first = cuts[static_cast<size_t>(r)];
-      copy(buffer + first, exchange.data(r) + first, cuts[static_cast<size_t>(r) + 1] - first);
-    });
+  const auto first = [&](int r) { return cuts[static_cast<size_t>(r)]; };
+  const auto bytes = [&](int r) { return cuts[static_cast<size_t>(r) + 1] - cuts[static_cast<size_t>(r)]; };
+  int64_t longest = 0;
+  for (int r = 0; r < exchange.size(); ++r) longest = std::max(longest, bytes(r));
+  if (longest <= chunk) {
+    copy(exchange.input(me, 0), buffer + first(me), bytes(me));
+    exchange.enter();
+    exchange.wait_all(0);
+    for_each_peer(exchange, [&](int r) { copy(buffer + first(r), exchange.input(r, 0), bytes(r)); });
+  } else {
+    exchange.enter(tensor);
+    exchange.wait_all(0);
+    if (!exchange.in_place()) return false;
+    for_each_peer(exchange, [&](int r) { copy(buffer + first(r), exchange.data(r) + first(r), bytes(r)); });
     exchange.post(1);
-    return exchange.wait_all(1);
+    exchange.wait_all(1);
   }
-  const int64_t base = rounds.count == 1 ? 0 : 1;
-  const auto copy_in = [&](int64_t i) {
-    copy(exchange.input(me, i), buffer + rounds.first(me, i), rounds.bytes(me, i));
-    post_round(exchange, rounds.count, base + i);
-  };
-  copy_in(0);
-  for (int64_t i = 0; i < rounds.count; ++i) {
-    exchange.wait_all(base + i);
-    for_each_peer(exchange, [&](int r) { copy(buffer + rounds.first(r, i), exchange.input(r, i), rounds.bytes(r, i)); });
-    if (i + 1 < rounds.count) copy_in(i + 1);
-  }
+  count_all_gather(exchange, cuts);
+  return true;
 }
 
 void shared_reduce_scatter_v(SharedExchange& exchange, const Reduction& reduction, const Tensor& tensor, std::span<const int64_t> cuts,
@@ -193,13 +173,11 @@ void shared_reduce_scatter_v(SharedExchange& exchange, const Reduction& reductio
   char* buffer = static_cast<char*>(tensor.raw());
   const int me = exchange.rank();
   const int64_t own = cuts[static_cast<size_t>(me)];
-  const Rounds rounds(cuts, true);
-  const auto nothing = [](int64_t, int64_t) {};
+  const Rounds rounds(cuts);
   count_reduce_scatter(exchange, cuts);
   if (enter_in_place(exchange, tensor, rounds.count)) {
-    reduce_blocks(
-        exchange, reduction, cuts[static_cast<size_t>(me) + 1] - own, [&](int r) { return exchange.data(r) + own; }, result, accumulate,
-        nothing);
+    reduce_all(
+        exchange, reduction, cuts[static_cast<size_t>(me) + 1] - own, [&](int r) { return exchange.data(r) + own; }, result, accumulate);
     exchange.post(1);
     return exchange.wait_all(1);
   }
@@ -218,7 +196,7 @@ void shared_reduce_scatter_v(SharedExchange& exchange, const Reduction& reductio
       return r == me ? buffer + first : exchange.input(r, i) + rounds.places[static_cast<size_t>(me)];
     };
     char* target = result + (first - own) / size_of(reduction.dtype) * size_of(reduction.result);
-    reduce_blocks(exchange, reduction, rounds.bytes(me, i), source, target, accumulate, nothing);
+    reduce_all(exchange, reduction, rounds.bytes(me, i), source, target, accumulate);
     if (i + 1 < rounds.count) copy_in(i + 1);
   }
 }
@@ -229,23 +207,28 @@ void shared_all_reduce(SharedExchange& exchange, ReduceOperation operation, cons
   if (bytes <= small_all_reduce_bytes) return reduce_small(exchange, tensor.dtype(), operation, data, bytes);
   const Reduction reduction{tensor.dtype(), tensor.dtype(), operation};
   const std::vector<int64_t> cuts = even_cuts(bytes, exchange.size(), size_of(tensor.dtype()));
-  const Rounds rounds(cuts, true);
+  const Rounds rounds(cuts);
   count_reduce_scatter(exchange, cuts);
   count_all_gather(exchange, cuts);
   if (!enter_in_place(exchange, tensor, rounds.count)) return all_reduce_in_rounds(exchange, reduction, data, rounds);
   const size_t me = static_cast<size_t>(exchange.rank());
   const int64_t first = cuts[me];
-  reduce_blocks(
-      exchange, reduction, cuts[me + 1] - first, [&](int r) { return exchange.data(r) + first; }, data + first, false,
-      [&](int64_t at, int64_t count) {
-        for_each_peer(exchange, [&](int r) { copy(exchange.data(r) + first + at, data + first + at, count); });
-      });
+  std::vector<void*> others;
+  for_each_peer(exchange, [&](int r) { others.push_back(exchange.data(r) + first); });
+  reduce_all(
+      exchange, reduction, cuts[me + 1] - first, [&](int r) { return exchange.data(r) + first; }, data + first, false, others);
   exchange.post(1);
   exchange.wait_all(1);
 }
 
-void shared_all_reduce_values(SharedExchange& exchange, ReduceOperation operation, std::span<double> values) {
-  reduce_small(exchange, DType::float64, operation, reinterpret_cast<char*>(values.data()), static_cast<int64_t>(values.size_bytes()));
+bool shared_all_reduce_values(SharedExchange& exchange, ReduceOperation operation, std::span<double> values) {
+  const int64_t bytes = static_cast<int64_t>(values.size_bytes());
+  if (bytes > chunk) {
+    exchange.enter();
+    return false;
+  }
+  reduce_small(exchange, DType::float64, operation, reinterpret_cast<char*>(values.data()), bytes);
+  return true;
 }
 
 std::vector<std::string> shared_all_gather_text(SharedExchange& exchange, const std::string& mine) {

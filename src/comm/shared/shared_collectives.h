@@ -3,8 +3,10 @@
 //
 // What fits into staging at once takes one step: everybody copies in, enters, and reads what the others copied in.
 // Larger data that all ranks allocated together is read and written in place: every rank reduces its slice of all ranks'
-// memory and puts the sum into all of it. Other memory passes through two staging buffers in rounds, so that one is
-// filled while the other is read; a round moves the same fraction of every rank's segment, however uneven the cuts.
+// memory and puts the sum into all of it. Large reductions of other memory pass through two staging buffers in rounds, so
+// that one is filled while the other is read; a round moves the same fraction of every rank's segment, however uneven the
+// cuts. Large copies of other memory are left to messages, which MPI copies directly from process to process: such a call
+// returns false, on every rank, after it has entered.
 #pragma once
 
 #include <memory>
@@ -18,14 +20,13 @@
 namespace dmuon {
 
 void shared_barrier(SharedExchange& exchange);
-void shared_broadcast(SharedExchange& exchange, const Tensor& data, int root);
+bool shared_broadcast(SharedExchange& exchange, const Tensor& data, int root);
 // `cuts` in bytes here and below.
-void shared_all_gather_v(SharedExchange& exchange, const Tensor& buffer, std::span<const int64_t> cuts);
+bool shared_all_gather_v(SharedExchange& exchange, const Tensor& buffer, std::span<const int64_t> cuts);
 void shared_reduce_scatter_v(SharedExchange& exchange, const Reduction& reduction, const Tensor& buffer, std::span<const int64_t> cuts,
                              char* result, bool accumulate);
 void shared_all_reduce(SharedExchange& exchange, ReduceOperation operation, const Tensor& data);
-// At most SharedGroup::chunk_bytes.
-void shared_all_reduce_values(SharedExchange& exchange, ReduceOperation operation, std::span<double> values);
+bool shared_all_reduce_values(SharedExchange& exchange, ReduceOperation operation, std::span<double> values);
 std::vector<std::string> shared_all_gather_text(SharedExchange& exchange, const std::string& mine);
 std::string shared_broadcast_text(SharedExchange& exchange, const std::string& mine, int root);
 

@@ -1,17 +1,29 @@
 #include "comm/shared/shared_exchange.h"
 
+#include <sched.h>
+
 #include "comm/backoff.h"
 #include "comm/expiry.h"
 #include "comm/shared/shared_storage.h"
 #include "dmuon/core/text.h"
 
 namespace dmuon {
+namespace {
+
+int usable_processors() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+}  // namespace
 
 // `first_missing` returns a rank, or -1 when all are there. `why` tells what it has not done; null: found out.
 template <class FirstMissing>
 void SharedExchange::wait(FirstMissing first_missing, const char* why) {
   if (first_missing() < 0) return;
-  Backoff backoff;
+  // Ranks that each have a core wait for one another as long as a round takes before they offer it to others.
+  static const int processors = usable_processors();
+  Backoff backoff(size() <= processors ? 500 : 20);
   auto last_slow_check = std::chrono::steady_clock::now();
   while (first_missing() >= 0) {
     backoff.pause();
@@ -50,7 +62,7 @@ SharedExchange::SharedExchange(Group& group, const Operation& operation, std::ve
       met_(static_cast<size_t>(group.size())),
       deadline_(group.deadline_seconds()),
       start_(std::chrono::steady_clock::now()),
-      scope_(*group.services().activity, text(operation.describe(), " of group \"", group.name(), "\"")) {
+      scope_(*group.services().activity, operation, group.name()) {
   const int64_t before = operation_.sequence - SharedGroup::slots;
   if (before > group.shared_since())
     wait(
