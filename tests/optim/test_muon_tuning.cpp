@@ -106,6 +106,37 @@ TEST_CASE("choices that this rule cannot have made are refused") {
   CHECK_NOTHROW(rule->adopt(parse_json("{}", "test")));
 }
 
+TEST_CASE("a shape-only step predicts the workspace of a real one to the byte, tuned or not") {
+  const auto peak_of = [](HostMode mode, int count, const Json& choices) {
+    const auto backend = make_cpu_backend({mode, count, 1, "auto"});
+    const auto rule = make_muon(muon_options("moonlight"));
+    rule->adopt(choices);
+    std::vector<UpdateItem> items;
+    for (const Shape& shape : {Shape{96, 96}, Shape{64, 160}, Shape{160, 64}})
+      for (int i = 0; i < 5; ++i) {
+        UpdateItem item;
+        item.name = "w";
+        for (Tensor* tensor : {&item.parameter, &item.gradient})
+          *tensor = backend->allocate(shape, DType::float32, MemoryCategory::parameters, "test");
+        item.state = {backend->allocate(shape, DType::float32, MemoryCategory::parameters, "test")};
+        if (mode != HostMode::shape_only)
+          for (const Tensor& tensor : {item.parameter, item.gradient, item.state.front()})
+            from_doubles(*backend, normal_values(static_cast<uint64_t>(i), shape.elements()), tensor);
+        items.push_back(item);
+      }
+    rule->prepare(*backend, backend->compute_stream(), {1, 0.1, 1.0});
+    rule->global(*backend, backend->compute_stream(), items);
+    return backend->allocator().statistics()[MemoryCategory::workspace].peak;
+  };
+  const Json tuned = parse_json(R"({"placements": {"64x160": {"batch": 4, "queues": 2}}})", "test");
+  for (const Json& choices : {Json::object(), tuned})
+    for (int count : {1, 2, 3}) {
+      const int64_t predicted = peak_of(HostMode::shape_only, count, choices);
+      CHECK(predicted > 0);
+      CHECK(peak_of(HostMode::normal, count, choices) == predicted);
+    }
+}
+
 TEST_CASE("a rule without choices has none") {
   const auto backend = threads(1);
   const auto rule = make_adamw({});
