@@ -7,8 +7,9 @@ namespace {
 
 // Matrices below this many FLOPs always go whole to one thread each; larger ones only when they fill the threads evenly.
 constexpr double small_flops = 2e9;
-// What every queue should hold, so that the call and the meeting of the threads at its end do not count.
-constexpr double flops_per_queue = 1e9;
+// FLOPs of a call that hide its fixed costs: with one queue some 5 microseconds, and a longer batch would only push the
+// matrices out of the cache between momentum, iteration and apply; with several also the meeting of the threads at its end.
+constexpr double flops_of_one_queue = 2e7, flops_per_queue = 1e9;
 
 }  // namespace
 
@@ -23,10 +24,9 @@ NewtonSchulzPlacement newton_schulz_placement(const NewtonSchulzSpecification& s
   int64_t queues = std::min<int64_t>(count, std::max(1, threads));
   const bool even = count % std::max(1, threads) == 0;
   if ((flops >= small_flops && !even) || fitting(queues) < queues) queues = 1;
-  // One queue gains nothing from a batch but its fixed costs, and several want whole rounds.
-  const auto rounds = static_cast<int64_t>(flops_per_queue / flops) + 1;
+  const auto rounds = static_cast<int64_t>((queues == 1 ? flops_of_one_queue : flops_per_queue) / flops) + 1;
   int64_t batch = std::clamp<int64_t>(std::min(queues * rounds, fitting(queues)), 1, count);
-  if (batch < count && batch > queues) batch -= batch % queues;
+  if (batch < count && batch > queues) batch -= batch % queues;  // whole rounds
   return {batch, static_cast<int>(queues)};
 }
 
