@@ -32,6 +32,9 @@ Benchmark bandwidth_benchmark();
 Benchmark kernels_benchmark();
 Benchmark train_step_benchmark();
 Benchmark memory_benchmark();
+Benchmark optimizer_step_benchmark();
+Benchmark overlap_benchmark();
+Benchmark step_ratio_benchmark();
 Benchmark newton_schulz_benchmark();
 Benchmark newton_schulz_error_benchmark();
 

@@ -1,50 +1,109 @@
 #include "training.h"
 
-#include <chrono>
+#include <algorithm>
+
+#include "dmuon/core/log.h"
+#include "dmuon/core/text.h"
+#include "train/tuning.h"
+#include "update_job.h"
 
 namespace dmuon::bench {
 
-Training::Training(const std::string& config, int threads)
-    : configuration_(load_configuration(config)), backend_(make_cpu_backend({.mode = HostMode::normal, .threads = threads})) {
-  plan_ = make_model(configuration_, TokenData{}, models());
-  rules_ = make_rules(configuration_.optimizer, plan_.model->inventory());
-  shape_ = step_shape(configuration_, 1);
-  Plan plan = make_run_plan(configuration_, plan_.model->inventory(), rules_.table, 1);
-  sharded_ = std::make_unique<ShardedModel>(*backend_, *self_, *plan_.model, std::move(rules_.table), std::move(plan));
+Json::Array run_job(const std::function<Json::Array(World& job)>& work) {
+  World world = World::start({.deadline_seconds = 3600});
+  if (world.rank() != 0) configure_log({world.rank(), world.size(), LogLevel::warning, {}});
+  Json::Array rows;
+  try {
+    rows = work(world);
+  } catch (const std::exception& error) {
+    if (world.size() == 1) throw;
+    log_error(text("dmuon_bench: rank ", world.rank(), " failed: ", error.what()));
+    world.abort(ExitCode::device);
+  }
+  world.finish();
+  return rows;
+}
+
+Training::Training(const std::string& config, int threads) : Training(make_self_communicator(), nullptr, config, {}, threads, nullptr) {}
+
+Training::Training(const std::string& config, const std::vector<std::string>& overrides, int threads, Communicator& world, Trace* trace)
+    : Training(nullptr, &world, config, overrides, threads, trace) {}
+
+Training::Training(std::unique_ptr<Communicator> self, Communicator* world, const std::string& config,
+                   const std::vector<std::string>& overrides, int threads, Trace* trace)
+    : configuration_(load_configuration(config, overrides)),
+      self_(std::move(self)),
+      world_(world != nullptr ? *world : *self_),
+      backend_(make_cpu_backend({.mode = HostMode::normal, .threads = threads})),
+      plan_(make_model(configuration_, TokenData{}, models())),
+      rules_(make_rules(configuration_.optimizer, plan_.model->inventory())),
+      grid_(make_run_grid(configuration_.distribution, world_.size(), count_nodes(world_))),
+      shape_(step_shape(configuration_, world_.size())) {
+  const Inventory& inventory = plan_.model->inventory();
+  tune_rules(world_, *backend_, {configuration_, inventory, rules_.table, world_.size(), {}});
+  Plan plan = agree_on_plan(
+      world_,
+      {.configuration = configuration_.distribution, .inventory = inventory, .table = rules_.table, .grid = grid_.grid, .stored = {}});
+  ShardedModelOptions options = sharded_options(configuration_.distribution, inventory, grid_.grid);
+  options.trace = trace;
+  options.inject = [this, random = random_gradients(*backend_, steps_)](const std::string& parameter, int64_t first,
+                                                                        const Tensor& gradient) {
+    if (inject_) random(parameter, first, gradient);
+  };
+  sharded_ = std::make_unique<ShardedModel>(*backend_, world_, *plan_.model, std::move(rules_.table), std::move(plan), std::move(options));
   sharded_->initialize(1);
 }
 
-Training::Seconds Training::step() {
+Training::Seconds Training::step(bool until_published) {
   const int64_t length = configuration_.model.context_length;
   const Random random(static_cast<uint64_t>(++steps_), RandomStream::test);
   const auto vocabulary = static_cast<uint64_t>(plan_.model->facts().vocabulary_size);
-  Seconds seconds;
-  PassSeconds pass;
-  sharded_->begin_step();
-  for (int64_t first = 0; first < shape_.global_batch; first += shape_.micro_batch_size) {
+  const Block mine = block(shape_.global_batch, world_.rank(), world_.size());
+  StepClock clock;
+  sharded_->begin_step(shape_.micro_batches);
+  for (int64_t k = 0; k < shape_.micro_batches; ++k) {
+    const int64_t first = std::min(mine.count, k * shape_.micro_batch_size);
     HostTokenBatch batch;
-    batch.sequences = std::min(shape_.micro_batch_size, shape_.global_batch - first);
+    batch.sequences = std::min(shape_.micro_batch_size, mine.count - first);
     batch.length = length;
+    const int64_t offset = (mine.first + first) * length;
     for (int64_t i = 0; i < batch.sequences * length; ++i) {
-      batch.tokens.push_back(static_cast<int32_t>(random.below(vocabulary, static_cast<uint64_t>(first * length + i))));
-      batch.targets.push_back(static_cast<int32_t>(random.below(vocabulary, static_cast<uint64_t>(first * length + i), 1)));
+      batch.tokens.push_back(static_cast<int32_t>(random.below(vocabulary, static_cast<uint64_t>(offset + i))));
+      batch.targets.push_back(static_cast<int32_t>(random.below(vocabulary, static_cast<uint64_t>(offset + i), 1)));
     }
     batch.valid_targets = batch.sequences * length;
+    clock.enter(StepPhase::forward);
     sharded_->begin_micro_batch();
     ExecutionContext context{*backend_, backend_->compute_stream()};
-    train_micro_batch(*plan_.model, context, batch, 1.0 / static_cast<double>(tokens_per_step()), pass);
+    if (batch.sequences > 0) train_micro_batch(*plan_.model, context, batch, 1.0 / static_cast<double>(tokens_per_step()), clock);
+    clock.enter(StepPhase::backward);
     sharded_->end_micro_batch();
   }
-  const auto start = std::chrono::steady_clock::now();
+  update(clock, until_published);
+  return {clock.seconds(StepPhase::forward), clock.seconds(StepPhase::backward), clock.seconds(StepPhase::update)};
+}
+
+Training::Seconds Training::update_only() {
+  ++steps_;
+  StepClock clock;
+  sharded_->begin_step(1);
+  sharded_->begin_micro_batch();
+  sharded_->end_micro_batch();
+  inject_ = true;
+  update(clock, true);
+  inject_ = false;
+  return {0.0, 0.0, clock.seconds(StepPhase::update)};
+}
+
+void Training::update(StepClock& clock, bool until_published) {
+  clock.enter(StepPhase::update);
   const double extras[] = {0.0};
   const GradientReport report = sharded_->finish_gradients(extras);
   if (!report.finite) throw NumericalError("the benchmark's gradients are not finite");
   sharded_->update(step_values(rules_, steps_, 1.0));
   backend_->compute_stream().synchronize();
-  seconds.update = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  seconds.forward = pass.forward;
-  seconds.backward = pass.backward;
-  return seconds;
+  if (until_published) sharded_->wait_for_parameters();
+  clock.enter(StepPhase::other);
 }
 
 }  // namespace dmuon::bench

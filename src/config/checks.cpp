@@ -62,10 +62,14 @@ void check_distribution(const DistributionConfiguration& d, Findings& findings) 
   if (d.reduce == "last" && *stages.rbegin() > 1)
     findings.add(text("distribution.reduce = \"last\": only stage 1 keeps whole gradients until the last micro-batch; found stage ",
                       *stages.rbegin(), " (distribution.stage, distribution.unit_stages)"));
-  if (d.method == "replicated" && *stages.rbegin() > 2)
-    findings.add(
-        "distribution.method = \"replicated\": every rank holds every parameter, which stage 3 is meant to avoid; found stage 3 "
-        "(distribution.stage, distribution.unit_stages)");
+  if (d.method != "owner" && *stages.rbegin() > 2)
+    findings.add(text("distribution.method = \"", d.method,
+                      "\": every rank updates whole parameters, which stage 3 is meant to avoid; found stage 3 (distribution.stage, "
+                      "distribution.unit_stages); choose 1 or 2"));
+  if (d.method == "gather" && d.compute_dtype != "float32")
+    findings.add(text("distribution.method = \"gather\": updates in the values it computes with, so distribution.compute_dtype must be "
+                      "\"float32\", found \"",
+                      d.compute_dtype, "\""));
   if (d.nodes > 0 && d.replicas > 0 && d.replicas % d.nodes != 0 && d.nodes % d.replicas != 0)
     findings.add(text("distribution.replicas = ", d.replicas, ": neither a multiple nor a divisor of distribution.nodes = ", d.nodes,
                       ", so that a shard group would lie across nodes unevenly"));

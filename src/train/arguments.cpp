@@ -34,6 +34,8 @@ ParseResult<TrainArguments> parse_train_arguments(int argc, char** argv) {
       ->allow_extra_args(false);
   app.add_option("--resume", arguments.resume, "auto: newest checkpoint of the output directory if there is one; never; must; or a path")
       ->capture_default_str();
+  app.add_option("--trace", arguments.trace,
+                 "write a timeline of all ranks to this file: compute, collectives and waits, for ui.perfetto.dev; of a long run the end");
   app.add_flag("--print-config", arguments.print_configuration, "print the resolved configuration and stop");
   app.add_flag("--dry-run", arguments.dry_run, "print sizes, routing, plan and memory without training, and stop");
   app.add_option("--ranks", arguments.dry_run_ranks, "with --dry-run: plan for this many ranks")->check(CLI::Range(1, 1 << 20));

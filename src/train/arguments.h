@@ -13,6 +13,7 @@ struct TrainArguments {
   std::string configuration;           // --config
   std::vector<std::string> overrides;  // --set key=value
   std::string resume = "auto";         // auto, never, must or a path
+  std::string trace;                   // file of --trace; empty: none
   bool print_configuration = false;
   bool dry_run = false;
   int dry_run_ranks = 0;  // ranks to plan for in a dry run; 0: those of the job

@@ -28,9 +28,9 @@ double measure_gemm_flops(Backend& backend) {
 }
 
 std::string banner(const Configuration& configuration, const std::string& world, const Backend& backend, int threads, double gemm_flops,
-                   const Model& model, const TokenData& data, const RunRules& rules, const Plan& plan, int ranks) {
+                   const Model& model, const TokenData& data, const RunRules& rules, const RunGrid& grid) {
   const BackendInformation device = backend.information();
-  const StepShape shape = step_shape(configuration, ranks);
+  const StepShape shape = step_shape(configuration, grid.grid.ranks());
   const int64_t tokens = shape.global_batch * configuration.model.context_length;
   std::string out =
       text("dmuon ", configuration.name, "\n  job     ", world, ", ", threads, threads == 1 ? " thread" : " threads", " a rank\n  device  ",
@@ -39,11 +39,10 @@ std::string banner(const Configuration& configuration, const std::string& world,
            format_count(model.inventory().elements()), " parameters, context ", configuration.model.context_length, ", vocabulary ",
            format_count(model.facts().vocabulary_size), "\n  data    ", format_count(data.training->tokens()), " training tokens");
   if (data.validation) out += text(", ", format_count(data.validation->tokens()), " for validation");
-  out +=
-      text("\n  step    ", format_count(tokens), " tokens, ", shape.micro_batches,
-           shape.micro_batches == 1 ? " micro-batch" : " micro-batches", "; ", format_count(configuration.training.steps),
-           " steps = ", format_count(configuration.training.steps * tokens), " tokens\n  plan    ", plan.strategy, ", largest update load ",
-           format_number(plan.makespan() / std::max(plan.lower_bound, 1.0), 3), " x the lower bound\n\n", rules.routing_table);
+  out += text("\n  step    ", format_count(tokens), " tokens, ", shape.micro_batches,
+              shape.micro_batches == 1 ? " micro-batch" : " micro-batches", "; ", format_count(configuration.training.steps),
+              " steps = ", format_count(configuration.training.steps * tokens), " tokens\n  ranks   ",
+              describe_distribution(configuration.distribution, model.inventory(), grid), "\n\n", rules.routing_table);
   return out;
 }
 

@@ -1,13 +1,7 @@
 #include "train/batches.h"
 
-#include <chrono>
-
 namespace dmuon {
 namespace {
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 double sum_of(ExecutionContext& context, const Tensor& losses) {
   Tensor sum = context.backend.allocate(Shape{1}, DType::float64, MemoryCategory::workspace, "sum of losses");
@@ -33,8 +27,8 @@ DeviceBatch to_device(Backend& backend, Stream& stream, const HostTokenBatch& ba
   return device;
 }
 
-double train_micro_batch(Model& model, ExecutionContext context, const HostTokenBatch& batch, double gradient_scale, PassSeconds& seconds) {
-  const auto start = std::chrono::steady_clock::now();
+double train_micro_batch(Model& model, ExecutionContext context, const HostTokenBatch& batch, double gradient_scale, StepClock& clock) {
+  clock.enter(StepPhase::forward);
   Tape tape;
   context.tape = &tape;
   context.training = true;
@@ -47,11 +41,9 @@ double train_micro_batch(Model& model, ExecutionContext context, const HostToken
         softmax_cross_entropy(context, std::move(logits), device.targets, model.facts().vocabulary_size, gradient_scale);
     loss = sum_of(context, losses.value());
   }
-  seconds.forward += seconds_since(start);
-  const auto middle = std::chrono::steady_clock::now();
+  clock.enter(StepPhase::backward);
   tape.backward(context);
   context.stream.synchronize();
-  seconds.backward += seconds_since(middle);
   return loss;
 }
 

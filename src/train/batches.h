@@ -3,6 +3,7 @@
 
 #include "dmuon/data/dataset.h"
 #include "dmuon/nn/model.h"
+#include "train/step_clock.h"
 
 namespace dmuon {
 
@@ -12,14 +13,12 @@ struct DeviceBatch {
 };
 DeviceBatch to_device(Backend& backend, Stream& stream, const HostTokenBatch& batch);
 
-struct PassSeconds {
-  double forward = 0.0, backward = 0.0;
-};
+using PassSeconds = StepClock;
 
 // Forward and backward of one micro-batch. `gradient_scale` is 1 / (valid targets of the global batch). Returns the sum of
 // the losses (not scaled), added in float64. `context` carries dropout keys; its tape is replaced by one that lives for
-// the call.
-double train_micro_batch(Model& model, ExecutionContext context, const HostTokenBatch& batch, double gradient_scale, PassSeconds& seconds);
+// the call. The clock is left in the backward phase.
+double train_micro_batch(Model& model, ExecutionContext context, const HostTokenBatch& batch, double gradient_scale, StepClock& clock);
 
 // Sum of the losses of a batch without recording anything.
 double evaluate_batch(Model& model, ExecutionContext context, const HostTokenBatch& batch);

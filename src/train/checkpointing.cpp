@@ -143,24 +143,22 @@ void CheckpointKeeper::save(ShardedModel& model, const SaveRequest& request) {
     StateGather gather(backend_, world_, model);
     std::map<std::pair<int, int>, size_t> cut;  // (tensor, state) -> item
     for (size_t i = 0; i < gather.items().size(); ++i) cut[{gather.items()[i].tensor, gather.items()[i].state}] = i;
+    const auto declare = [&](std::string key, const HeldPiece& held, int state, const Tensor& whole) -> CheckpointTensor {
+      const Shape& shape = parameters[static_cast<size_t>(held.piece.tensor)].shape;
+      const auto item = cut.find({held.piece.tensor, state});
+      if (item == cut.end()) return whole_tensor(backend_, std::move(key), shape, whole);
+      return {std::move(key), DType::float32, shape, [&gather, index = item->second](int64_t offset, void* destination, int64_t chunk) {
+                gather.read(index, offset / 4, chunk / 4, static_cast<float*>(destination));
+              }};
+    };
     for (const HeldPiece& held : model.held()) {
-      if (held.piece.first != 0) continue;  // the holder of the first element writes the tensor
+      if (gather.writer(held.piece.tensor) != world_.rank()) continue;
       const ParameterDeclaration& parameter = parameters[static_cast<size_t>(held.piece.tensor)];
-      const auto add = [&](std::vector<CheckpointTensor>& tensors, std::string key, int state, const Tensor& mine) {
-        const auto item = cut.find({held.piece.tensor, state});
-        if (item == cut.end())
-          tensors.push_back(whole_tensor(backend_, std::move(key), parameter.shape, mine));
-        else
-          tensors.push_back({std::move(key), DType::float32, parameter.shape,
-                             [&gather, index = item->second](int64_t offset, void* destination, int64_t chunk) {
-                               gather.read(index, offset / 4, chunk / 4, static_cast<float*>(destination));
-                             }});
-      };
-      add(model_tensors, parameter.name, -1, held.master);
+      model_tensors.push_back(declare(parameter.name, held, StateGather::master, held.master));
       if (held.rule < 0) continue;
       const auto states = model.rules().rules[static_cast<size_t>(held.rule)]->state();
       for (size_t s = 0; s < states.size(); ++s)
-        add(state_tensors, state_key(parameter.name, states[s].name), static_cast<int>(s), held.state[s]);
+        state_tensors.push_back(declare(state_key(parameter.name, states[s].name), held, static_cast<int>(s), held.state[s]));
     }
     Json fragments = Json::array();
     agreed(world_, [&] {

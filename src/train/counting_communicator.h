@@ -4,9 +4,11 @@
 #include <memory>
 
 #include "dmuon/comm/communicator.h"
+#include "train/distribution.h"
 
 namespace dmuon {
 
-std::unique_ptr<Communicator> make_counting_communicator(int rank, int size);
+// The groups that a sharded model splits off are those of the grid; one between nodes is known by its name.
+std::unique_ptr<Communicator> make_counting_communicator(int rank, const RunGrid& run);
 
 }  // namespace dmuon

@@ -42,43 +42,57 @@ HostTokenBatch blank_batch(int64_t sequences, int64_t length) {
 
 struct RankCost {
   MemoryStatistics memory;
-  int64_t bytes_sent = 0;
+  TrafficBytes sent;  // in a step
   double optimizer_flops = 0;
 };
 
+// What reductions between nodes stage outside the backend, one at a time (src/comm/collectives.cpp): up to two pieces of
+// 256 KiB from each peer. Inside a node ranks read each other's memory.
+int64_t staging_bytes(const RunGrid& run, const Plan& plan, int64_t element_bytes) {
+  if (run.nodes == 1) return 0;
+  const int64_t peers = (run.grid.replicas > 1 ? run.grid.replicas : run.grid.ranks()) - 1;
+  int64_t largest_slot = 0;
+  for (const UnitLayout& unit : plan.units)
+    for (size_t slot = 0; slot + 1 < unit.cuts.size(); ++slot) largest_slot = std::max(largest_slot, unit.cuts[slot + 1] - unit.cuts[slot]);
+  constexpr int64_t pieces = int64_t{512} << 10;
+  return std::min({int64_t{8} << 20, peers * largest_slot * element_bytes, peers * pieces});
+}
+
 // Two steps, because the second starts with what the first left behind.
 RankCost simulate_rank(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families, int rank,
-                       int ranks, int threads) {
+                       const RunGrid& run, const Plan& owners, int threads) {
   HostBackendOptions options;
   options.mode = HostMode::shape_only;
   options.threads = threads;
   const std::unique_ptr<Backend> backend = make_backend(configuration.device, options);
-  const std::unique_ptr<Communicator> world = make_counting_communicator(rank, ranks);
+  const std::unique_ptr<Communicator> world = make_counting_communicator(rank, run);
   ModelPlan plan = make_model(configuration, data, families);
   RunRules rules = make_rules(configuration.optimizer, plan.model->inventory());
-  Plan owners = make_run_plan(configuration, plan.model->inventory(), rules.table, ranks);
-  ShardedModel sharded(*backend, *world, *plan.model, std::move(rules.table), std::move(owners));
+  const int ranks = run.grid.ranks();
+  ShardedModel sharded(*backend, *world, *plan.model, std::move(rules.table), owners,
+                       sharded_options(configuration.distribution, plan.model->inventory(), run.grid));
   sharded.initialize(0);
   const StepShape shape = step_shape(configuration, ranks);
   const Block mine = block(shape.global_batch, rank, ranks);
   RankCost cost;
   for (int64_t step = 1; step <= 2; ++step) {
-    const int64_t sent_before = sharded.bytes_sent();
-    sharded.begin_step();
+    const TrafficBytes before = sharded.traffic();
+    sharded.begin_step(shape.micro_batches);
     for (int64_t k = 0; k < shape.micro_batches; ++k) {
       const int64_t first = std::min(mine.count, k * shape.micro_batch_size);
       const int64_t count = std::min(shape.micro_batch_size, mine.count - first);
       sharded.begin_micro_batch();
       ExecutionContext context{*backend, backend->compute_stream()};
-      PassSeconds seconds;
-      if (count > 0) train_micro_batch(*plan.model, context, blank_batch(count, configuration.model.context_length), 1.0, seconds);
+      StepClock clock;
+      if (count > 0) train_micro_batch(*plan.model, context, blank_batch(count, configuration.model.context_length), 1.0, clock);
       sharded.end_micro_batch();
     }
     const double extras[] = {0.0, 0.0};
     sharded.finish_gradients(extras);
     backend->reset_costs();
     sharded.update(step_values(rules, step, 1.0));
-    cost.bytes_sent = sharded.bytes_sent() - sent_before;
+    const TrafficBytes after = sharded.traffic();
+    cost.sent = {after.inside - before.inside, after.between - before.between};
   }
   for (const auto& [name, kernel] : backend->costs()) cost.optimizer_flops += kernel.flops;
   if (data.validation) {
@@ -86,22 +100,18 @@ RankCost simulate_rank(const Configuration& configuration, const TokenData& data
     evaluate_batch(*plan.model, context, blank_batch(configuration.evaluation.batch_size, configuration.model.context_length));
   }
   cost.memory = backend->allocator().statistics();
-  // What the communicators stage outside the backend (src/comm/collectives.cpp): one reduction at a time.
-  if (ranks > 1) {
-    int64_t largest_unit = 0;
-    for (const UnitLayout& unit : sharded.plan().units) largest_unit = std::max(largest_unit, unit.elements * 4);
-    const int64_t staging = std::min(int64_t{8} << 20, largest_unit);
-    cost.memory.categories[static_cast<size_t>(MemoryCategory::communication)].peak += staging;
-    cost.memory.total.peak += staging;
-  }
+  const int64_t staging = staging_bytes(run, sharded.plan(), size_of(sharded.options().gradient_dtype));
+  cost.memory.categories[static_cast<size_t>(MemoryCategory::communication)].peak += staging;
+  cost.memory.total.peak += staging;
   return cost;
 }
 
 }  // namespace
 
-DryRunReport dry_run(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families, int ranks,
-                     int threads) {
+DryRunReport dry_run(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families,
+                     const RunGrid& run, int threads) {
   DryRunReport report;
+  const int ranks = run.grid.ranks();
   report.resident_bytes = resident_bytes();
   const ModelPlan plan = make_model(configuration, data, families);
   report.model_flops_per_step = plan.model->facts().flops_per_token(configuration.model.context_length) *
@@ -111,49 +121,52 @@ DryRunReport dry_run(const Configuration& configuration, const TokenData& data, 
     if (rules.routing.share[rule].tensors > 0)
       report.optimizer_bytes_per_parameter[rules.table.rules[rule]->name()] =
           4.0 * static_cast<double>(rules.table.rules[rule]->state().size());
+  const Plan owners = make_run_plan(configuration.distribution, plan.model->inventory(), rules.table, run.grid);
   for (int rank = 0; rank < ranks; ++rank) {
     // Ranks differ by their slots only; a large job is sampled at its ends.
     if (ranks > 16 && rank >= 8 && rank < ranks - 8) continue;
-    const RankCost cost = simulate_rank(configuration, data, families, rank, ranks, threads);
+    const RankCost cost = simulate_rank(configuration, data, families, rank, run, owners, threads);
     report.optimizer_flops_per_step += cost.optimizer_flops;
     if (rank == 0 || cost.memory.total.peak > report.memory.total.peak) {
       report.memory = cost.memory;
       report.largest_rank = rank;
-      report.bytes_sent_per_step = cost.bytes_sent;
+      report.sent_per_step = cost.sent;
     }
   }
   return report;
 }
 
-std::string describe_dry_run(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families, int ranks,
-                             int threads) {
-  const DryRunReport report = dry_run(configuration, data, families, ranks, threads);
+std::string describe_dry_run(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families,
+                             const RunGrid& run, int threads) {
+  const int ranks = run.grid.ranks();
+  const DryRunReport report = dry_run(configuration, data, families, run, threads);
   const ModelPlan model = make_model(configuration, data, families);
   const Inventory& inventory = model.model->inventory();
   const RunRules rules = make_rules(configuration.optimizer, inventory);
-  const Plan plan = make_run_plan(configuration, inventory, rules.table, ranks);
+  const Plan plan = make_run_plan(configuration.distribution, inventory, rules.table, run.grid);
   const StepShape shape = step_shape(configuration, ranks);
   const auto tera = [](double flops) { return format_number(flops * 1e-12, 4) + " TFLOP"; };
 
   std::string out =
       text("Model ", configuration.model.family, ": ", format_count(inventory.elements()), " parameters in ", inventory.units().size(),
-           " units\n\nRouting\n", rules.routing_table, "\nPlan: ", plan.strategy, " over ", ranks, ranks == 1 ? " rank" : " ranks",
-           ", largest load ", tera(plan.makespan()), ", lower bound ", tera(plan.lower_bound), "\n");
+           " units\n\nRouting\n", rules.routing_table, "\nRanks: ", describe_distribution(configuration.distribution, inventory, run),
+           "\nPlan: ", describe_plan(plan, plan_tensors(configuration.distribution, inventory, rules.table), false), "\n");
   std::vector<std::vector<std::string>> loads{{"rank", "whole tensors", "update cost", "elements held"}};
   for (int rank = 0; rank < std::min(ranks, 32); ++rank) {
     int64_t whole = 0, elements = 0;
-    for (const Piece& piece : plan.pieces(rank)) {
+    for (const Piece& piece : plan.pieces(run.grid.slot_of(rank))) {
       elements += piece.count;
       whole += piece.count == inventory.parameters()[static_cast<size_t>(piece.tensor)].shape.elements();
     }
-    loads.push_back({std::to_string(rank), std::to_string(whole), tera(plan.loads[static_cast<size_t>(rank)]), format_count(elements)});
+    loads.push_back({std::to_string(rank), std::to_string(whole), tera(plan.loads[static_cast<size_t>(run.grid.slot_of(rank))]),
+                     format_count(elements)});
   }
   out += format_table(loads);
   out += text("\nStep: ", format_count(shape.global_batch), " sequences of ", configuration.model.context_length,
               " tokens = ", format_count(shape.global_batch * configuration.model.context_length), " tokens, ", shape.micro_batches,
               " micro-batch(es) of at most ", shape.micro_batch_size, " a rank\n  model ", tera(report.model_flops_per_step),
               ", optimizer ", tera(report.optimizer_flops_per_step), ", sent by rank ", report.largest_rank, " ",
-              format_bytes(report.bytes_sent_per_step), "\n");
+              format_bytes(report.sent_per_step.inside), " inside its node, ", format_bytes(report.sent_per_step.between), " to others\n");
   std::vector<std::vector<std::string>> states{{"rule", "optimizer bytes per parameter"}};
   for (const auto& [rule, bytes] : report.optimizer_bytes_per_parameter) states.push_back({rule, format_number(bytes, 0)});
   out += "\n" + format_table(states);

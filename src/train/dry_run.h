@@ -12,7 +12,7 @@ struct DryRunReport {
   MemoryStatistics memory;  // peaks of the rank with the largest total
   int largest_rank = 0;
   int64_t resident_bytes = 0;       // of this process now: program, libraries and the opened data
-  int64_t bytes_sent_per_step = 0;  // of that rank
+  TrafficBytes sent_per_step;       // by that rank
   double model_flops_per_step = 0;  // the whole job, forward and backward
   double optimizer_flops_per_step = 0;
   std::map<std::string, double> optimizer_bytes_per_parameter;  // by rule
@@ -20,11 +20,11 @@ struct DryRunReport {
   int64_t predicted_bytes() const { return memory.total.peak + resident_bytes; }
 };
 
-DryRunReport dry_run(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families, int ranks,
-                     int threads);
+DryRunReport dry_run(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families,
+                     const RunGrid& run, int threads);
 // Sizes, routing, plan and memory as tables for people.
-std::string describe_dry_run(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families, int ranks,
-                             int threads);
+std::string describe_dry_run(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families,
+                             const RunGrid& run, int threads);
 
 // Resident memory of this process in bytes: now, and at its highest.
 int64_t resident_bytes();

@@ -26,10 +26,15 @@ Json to_json(const StepMetrics& metrics) {
   line.set("forward_seconds", metrics.forward_seconds);
   line.set("backward_seconds", metrics.backward_seconds);
   line.set("update_seconds", metrics.update_seconds);
-  line.set("exposed_communication_seconds", metrics.exposed_communication_seconds);
-  line.set("bytes_sent", metrics.bytes_sent);
+  line.set("exposed_communication_seconds", metrics.exposed.total());
+  line.set("exposed_forward_seconds", metrics.exposed.forward);
+  line.set("exposed_backward_seconds", metrics.exposed.backward);
+  line.set("exposed_update_seconds", metrics.exposed.update);
+  line.set("bytes_sent", metrics.sent.inside + metrics.sent.between);
+  line.set("bytes_sent_between_nodes", metrics.sent.between);
   line.set("tokens_per_second", metrics.tokens_per_second);
   line.set("peak_bytes", metrics.peak_bytes);
+  line.set("newton_schulz_guard_events", metrics.newton_schulz_guard_events);
   if (metrics.skipped) line.set("skipped", true);
   return line;
 }

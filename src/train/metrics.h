@@ -6,6 +6,7 @@
 
 #include "dmuon/core/file.h"
 #include "dmuon/core/json.h"
+#include "dmuon/shard/sharded_model.h"
 
 namespace dmuon {
 
@@ -16,11 +17,15 @@ struct StepMetrics {
   std::optional<double> train_loss, validation_loss;
   std::optional<double> learning_rate;  // of the matrix rule
   std::optional<double> gradient_norm;  // before clipping
-  double step_seconds = 0, forward_seconds = 0, backward_seconds = 0, update_seconds = 0, exposed_communication_seconds = 0;
-  int64_t bytes_sent = 0;  // by this job's rank 0 in this step
+  // Wall time. The update begins when the last backward ends: the end of the reductions and the agreement on the norm are
+  // part of it.
+  double step_seconds = 0, forward_seconds = 0, backward_seconds = 0, update_seconds = 0;
+  ExposedSeconds exposed;  // the parts of the three in which rank 0 waited for communication
+  TrafficBytes sent;       // by rank 0 in this step
   double tokens_per_second = 0;
-  int64_t peak_bytes = 0;  // rank 0
-  bool skipped = false;    // the update was left out because a gradient was not finite
+  int64_t peak_bytes = 0;                  // rank 0, staging of collectives included
+  int64_t newton_schulz_guard_events = 0;  // of all ranks, since the start of the program, before this step's update
+  bool skipped = false;                    // the update was left out because a gradient was not finite
 };
 Json to_json(const StepMetrics& metrics);
 

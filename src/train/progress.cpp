@@ -25,7 +25,8 @@ std::string Progress::describe(const StepMetrics& m) const {
   if (m.gradient_norm) line += text(" | norm ", format_number(*m.gradient_norm, 3));
   line += text(" | ", format_count(static_cast<int64_t>(m.tokens_per_second)), " tokens/s | ", format_number(1000.0 * m.step_seconds, 0),
                " ms (forward ", percent(m.forward_seconds), " backward ", percent(m.backward_seconds), " update ",
-               percent(m.update_seconds), " wait ", percent(m.exposed_communication_seconds), " %) | ", format_bytes(m.peak_bytes));
+               percent(m.update_seconds), ", waited ", percent(m.exposed.forward), "/", percent(m.exposed.backward), "/",
+               percent(m.exposed.update), " %) | ", format_bytes(m.peak_bytes));
   if (m.skipped) line += " | SKIPPED";
   if (m.step < steps_) line += text(" | left ", format_duration(seconds_per_step_ * static_cast<double>(steps_ - m.step)));
   return line;

@@ -44,45 +44,6 @@ TokenData open_data(const Configuration& configuration, TokenizerHandle saved) {
   return open_token_data(options, std::move(saved));
 }
 
-std::vector<PlanTensor> plan_tensors(const Inventory& inventory, const RuleTable& table) {
-  std::vector<PlanTensor> tensors;
-  for (size_t i = 0; i < inventory.parameters().size(); ++i) {
-    const ParameterDeclaration& parameter = inventory.parameters()[i];
-    const int rule = table.rule_of[i];
-    const bool whole = rule >= 0 && table.rules[static_cast<size_t>(rule)]->cutting() == Cutting::whole;
-    tensors.push_back({parameter.name, parameter.shape, parameter.unit, whole,
-                       whole ? table.rules[static_cast<size_t>(rule)]->flops(parameter.shape) : 0.0});
-  }
-  return tensors;
-}
-
-namespace {
-
-// What the sharded model cannot do yet.
-void require_supported(const DistributionConfiguration& distribution) {
-  const auto refuse = [](bool refused, const char* key, const auto& value) {
-    if (refused) throw ConfigError(text("distribution.", key, " = ", value, " is not supported by this build yet"));
-  };
-  refuse(distribution.method != "owner", "method", distribution.method);
-  refuse(distribution.stage != 2, "stage", distribution.stage);
-  refuse(!distribution.unit_stages.empty(), "unit_stages", join(distribution.unit_stages, ", "));
-  refuse(distribution.nodes > 1, "nodes", distribution.nodes);
-  refuse(distribution.replicas > 1, "replicas", distribution.replicas);
-  refuse(distribution.compute_dtype != "float32", "compute_dtype", distribution.compute_dtype);
-  refuse(distribution.gradient_dtype != "float32", "gradient_dtype", distribution.gradient_dtype);
-}
-
-}  // namespace
-
-Plan make_run_plan(const Configuration& configuration, const Inventory& inventory, const RuleTable& table, int ranks) {
-  require_supported(configuration.distribution);
-  PlanOptions options;
-  options.slots = ranks;
-  options.strategy = plan_strategy_from_name(configuration.distribution.planner);
-  options.cut_elements = configuration.distribution.cut_elements;
-  return make_plan(plan_tensors(inventory, table), static_cast<int>(inventory.units().size()), options);
-}
-
 StepShape step_shape(const Configuration& configuration, int ranks) {
   StepShape shape;
   shape.global_batch = configuration.training.batch_tokens / configuration.model.context_length;

@@ -10,7 +10,7 @@
 #include "dmuon/data/dataset.h"
 #include "dmuon/data/token_data.h"
 #include "dmuon/nn/model.h"
-#include "dmuon/plan/plan.h"
+#include "train/planning.h"
 #include "train/rules.h"
 
 namespace dmuon {
@@ -26,10 +26,6 @@ ModelPlan make_model(const Configuration& configuration, const TokenData& data, 
 const ModelFamily& find_family(const std::vector<ModelFamily>& families, const std::string& name);
 
 TokenData open_data(const Configuration& configuration, TokenizerHandle saved);
-
-// Costs of whole tensors are the FLOPs of their rule.
-std::vector<PlanTensor> plan_tensors(const Inventory& inventory, const RuleTable& table);
-Plan make_run_plan(const Configuration& configuration, const Inventory& inventory, const RuleTable& table, int ranks);
 
 // Sequences of the global batch, and how a rank walks its block in micro-batches.
 struct StepShape {

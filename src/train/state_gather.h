@@ -1,5 +1,5 @@
-// Brings the pieces of cut parameters and optimizer states to the rank that writes them, chunk by chunk, so that no rank
-// ever holds more than a chunk of what is another's.
+// Brings the pieces of cut masters and optimizer states to the rank that writes them, chunk by chunk, so that no rank ever
+// holds more than a chunk of foreign values.
 #pragma once
 
 #include <span>
@@ -10,20 +10,24 @@
 
 namespace dmuon {
 
-// All ranks walk the same sequence of cut tensors, parameters before states, each ordered by key; the writer of one
-// receives its chunks, the others send theirs. A rank whose file has failed still walks to the end, so that nobody waits for it.
+// All ranks walk the same sequence: cut masters by key, then cut states by key, as the files are written. The writer of a
+// tensor receives its chunks, the others send theirs. A rank whose file has failed still walks to the end, so that nobody
+// waits for it.
 class StateGather {
  public:
+  static constexpr int master = -1;
   struct Item {
     std::string key;
     int tensor = 0;
-    int state = 0;   // index into the rule's states; -1: the parameter itself
-    int writer = 0;  // rank
+    int state = master;  // or an index into the rule's states
     int64_t elements = 0;
   };
 
+  // Collective: what every rank holds is asked for, because it depends on grid and method.
   StateGather(Backend& backend, Communicator& world, ShardedModel& model);
 
+  // The rank that writes a tensor and its states: the holder of its first element, or one of those that hold all of it.
+  int writer(int tensor) const { return writers_[static_cast<size_t>(tensor)]; }
   const std::vector<Item>& items() const { return items_; }
   // For the writer of item `index`: copies elements [first, first + count) to host memory. Ascending, within the item
   // being walked; serves everything that comes before it in the sequence.
@@ -40,6 +44,7 @@ class StateGather {
   ShardedModel& model_;
   std::vector<Item> items_;
   std::vector<std::vector<Piece>> pieces_;  // by rank
+  std::vector<int> writers_;                // by tensor
   size_t item_ = 0;                         // the next chunk to be exchanged
   int64_t chunk_ = 0;
   size_t held_item_ = 0;  // the chunk in staging_

@@ -1,5 +1,7 @@
 #include "dmuon/train/train.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <exception>
 
@@ -13,7 +15,10 @@
 #include "train/dry_run.h"
 #include "train/signals.h"
 #include "train/threads.h"
+#include "train/trace_output.h"
 #include "train/trainer.h"
+#include "train/tuning.h"
+#include "train/update_costs.h"
 
 namespace dmuon {
 namespace {
@@ -49,45 +54,41 @@ ExitCode exit_code_of(const std::exception& error) {
   world.abort(exit_code_of(error));
 }
 
-// Also says when the owners changed with the number of ranks or the rules' costs: who computes, never what.
 void report_resumed(Communicator& world, const CheckpointReader& reader, const TrainState& state, ShardedModel& sharded) {
   const std::string hash = hash_to_hex(sharded.parameter_hash());
   if (world.rank() != 0) return;
   log_information(text("resumed step ", state.step, " from ", reader.path().string(), ": ", format_count(state.tokens),
                        " tokens seen, next sample ", format_count(state.samples), ", parameters ", hash));
-  const Json plan = sharded.plan().to_json(plan_tensors(sharded.inventory(), sharded.rules()));
-  if (reader.has_text("plan.json") && !(parse_json(reader.text_of("plan.json"), "plan.json") == plan))
-    log_information("the plan differs from the checkpoint's: tensors have new owners, the results are the same");
 }
 
-int run(const TrainArguments& arguments, World& launched, const std::vector<ModelFamily>& families) {
-  Communicator& world = launched.communicator();
-  Configuration configuration;
-  agreed(world, [&] { configuration = load_configuration(arguments.configuration, arguments.overrides); });
-  agreed(world, [&] { require_equal_configuration(world, configuration); });
-  if (arguments.print_configuration) {
-    if (world.rank() == 0) std::printf("%s\n", to_json(configuration).dump(2).c_str());
-    return 0;
-  }
-  world.set_deadline(configuration.communication.start_timeout_seconds);
-  const int threads = threads_for_rank(world, static_cast<int>(configuration.threads));
+void print_dry_run(const TrainArguments& arguments, const Configuration& configuration, const std::vector<ModelFamily>& families, int ranks,
+                   int machine_nodes, int threads) {
+  // Sizes need no data where the configuration says how many ids there are.
+  const bool sizes_only = configuration.data.train.empty() && configuration.model.vocabulary_size > 0;
+  const TokenData data = sizes_only ? TokenData{} : open_data(configuration, nullptr);
+  if (arguments.dry_run_ranks > 0) ranks = arguments.dry_run_ranks, machine_nodes = 1;
+  std::printf(
+      "%s",
+      describe_dry_run(configuration, data, families, make_run_grid(configuration.distribution, ranks, machine_nodes), threads).c_str());
+}
 
-  if (arguments.dry_run) {
-    agreed(world, [&] {
-      if (world.rank() != 0) return;
-      // Sizes need no data where the configuration says how many ids there are.
-      const bool sizes_only = configuration.data.train.empty() && configuration.model.vocabulary_size > 0;
-      const TokenData data = sizes_only ? TokenData{} : open_data(configuration, nullptr);
-      const int ranks = arguments.dry_run_ranks > 0 ? arguments.dry_run_ranks : world.size();
-      std::printf("%s", describe_dry_run(configuration, data, families, ranks, threads).c_str());
-    });
-    return 0;
-  }
+std::string stored_text(const CheckpointReader* reader, const std::string& name) {
+  return reader != nullptr && reader->has_text(name) ? reader->text_of(name) : std::string();
+}
 
+int run_on_grid(const TrainArguments& arguments, const Configuration& configuration, World& launched, Communicator& world,
+                const RunGrid& grid, int threads, const std::vector<ModelFamily>& families) {
+  TraceOutput trace(world, arguments.trace);
   Watchdog watchdog({.rank = world.rank(),
                      .host = world.host(world.rank()),
                      .operation = [&launched] { return launched.running_operations(); },
-                     .expired = {}});
+                     .expired =
+                         [&trace](const std::string& line) {
+                           trace.write_alone();
+                           std::fprintf(stderr, "%s\n", line.c_str());
+                           std::fflush(nullptr);
+                           _exit(static_cast<int>(ExitCode::communication));
+                         }});
   watchdog.enter("start", world.size() > 1 ? 2.0 * configuration.communication.start_timeout_seconds : 0.0);
   prepare_output(configuration, world);
   install_stop_signals();
@@ -108,30 +109,51 @@ int run(const TrainArguments& arguments, World& launched, const std::vector<Mode
   });
   ModelPlan model;
   RunRules rules;
-  TrainState state;
+  ShardedModelOptions sharding;
   agreed(world, [&] {
     model = make_model(configuration, data, families);
     rules = make_rules(configuration.optimizer, model.model->inventory());
-    if (reader) {
-      require_same_run(*reader, configuration, model.settings, describe_rules(rules, rules.table, model.model->inventory()));
-      state = train_state_from_json(reader->train_state());
-    }
+    sharding = sharded_options(configuration.distribution, model.model->inventory(), grid.grid);
+    sharding.trace = trace.trace();
   });
-  Plan plan = make_run_plan(configuration, model.model->inventory(), rules.table, world.size());
+  const Inventory& inventory = model.model->inventory();
   if (world.rank() == 0)
     log_information(banner(configuration, launched.description(), *backend, backend->information().threads, measure_gemm_flops(*backend),
-                           *model.model, data, rules, plan, world.size()));
+                           *model.model, data, rules, grid));
   for (const std::string& warning : rules.routing.warnings)
     if (world.rank() == 0) log_warning(warning);
+  const Json tuning =
+      tune_rules(world, *backend, {configuration, inventory, rules.table, world.size(), stored_text(reader.get(), "tuning.json")});
+  TrainState state;
+  agreed(world, [&] {
+    if (!reader) return;
+    require_same_run(*reader, configuration, model.settings, describe_rules(rules, rules.table, inventory));
+    state = train_state_from_json(reader->train_state());
+  });
+  CostModel costs;
+  if (configuration.distribution.cost_model == "measured")
+    costs = agree_on_update_costs(world, *backend,
+                                  {.tensors = plan_tensors(configuration.distribution, inventory, rules.table),
+                                   .rules = rules.table.rules,
+                                   .window_units = static_cast<int>(configuration.distribution.window_units),
+                                   .published_dtype = sharding.compute_dtype,
+                                   .cache_directory = cache_directory(configuration.tuning)});
+  Plan plan = agree_on_plan(world, {.configuration = configuration.distribution,
+                                    .inventory = inventory,
+                                    .table = rules.table,
+                                    .grid = grid.grid,
+                                    .stored = stored_text(reader.get(), "plan.json"),
+                                    .costs = &costs});
   agreed(world, [&] {
     if (world.rank() != 0) return;
     const Path output(configuration.output);
     write_file_atomically(output / "configuration.json", to_json(configuration).dump(2) + "\n");
-    write_file_atomically(output / "plan.json", plan.to_json(plan_tensors(model.model->inventory(), rules.table)).dump(2) + "\n");
+    write_file_atomically(output / "plan.json", plan_json(plan, configuration.distribution, inventory, rules.table).dump(2) + "\n");
   });
 
   RunResult result = RunResult::done;
-  ShardedModel sharded(*backend, world, *model.model, std::move(rules.table), std::move(plan));
+  backend->allocator().reset_peak();  // what measurements took is no part of training
+  ShardedModel sharded(*backend, world, *model.model, std::move(rules.table), std::move(plan), std::move(sharding));
   try {
     if (reader) {
       keeper.load(sharded, *reader);
@@ -142,11 +164,31 @@ int run(const TrainArguments& arguments, World& launched, const std::vector<Mode
     }
     if (state.step >= configuration.training.steps && world.rank() == 0)
       log_information(text("the run is complete: step ", state.step, " of ", configuration.training.steps, " (training.steps)"));
-    Trainer trainer({configuration, world, *backend, data, *model.model, model.settings, rules, sharded, keeper, watchdog}, state);
+    Trainer trainer({.configuration = configuration,
+                     .world = world,
+                     .backend = *backend,
+                     .data = data,
+                     .model = *model.model,
+                     .model_settings = model.settings,
+                     .tuning = tuning,
+                     .rules = rules,
+                     .sharded = sharded,
+                     .keeper = keeper,
+                     .watchdog = watchdog,
+                     .staging = [&launched] { return launched.memory(); },
+                     .trace = trace.trace()},
+                    state);
     result = trainer.run();
+    trace.write(world);
   } catch (const AgreedError&) {
+    try {
+      trace.write(world);  // every rank is here
+    } catch (const Error&) {
+      trace.write_alone();
+    }
     throw;
   } catch (const std::exception& error) {
+    trace.write_alone();
     // This rank alone has failed. Unwinding would join workers that wait for the others, so the job ends here.
     if (world.size() > 1) end_job(launched, error);
     throw;
@@ -156,6 +198,32 @@ int run(const TrainArguments& arguments, World& launched, const std::vector<Mode
     return static_cast<int>(ExitCode::stopped);
   }
   return 0;
+}
+
+int run(const TrainArguments& arguments, World& launched, const std::vector<ModelFamily>& families) {
+  Communicator& all = launched.communicator();
+  Configuration configuration;
+  agreed(all, [&] { configuration = load_configuration(arguments.configuration, arguments.overrides); });
+  agreed(all, [&] { require_equal_configuration(all, configuration); });
+  if (arguments.print_configuration) {
+    if (all.rank() == 0) std::printf("%s\n", to_json(configuration).dump(2).c_str());
+    return 0;
+  }
+  all.set_deadline(configuration.communication.start_timeout_seconds);
+  const int threads = threads_for_rank(all, static_cast<int>(configuration.threads));
+  const int machine_nodes = count_nodes(all);
+  if (arguments.dry_run) {
+    agreed(all, [&] {
+      if (all.rank() == 0) print_dry_run(arguments, configuration, families, all.size(), machine_nodes, threads);
+    });
+    return 0;
+  }
+  RunGrid grid;
+  agreed(all, [&] { grid = make_run_grid(configuration.distribution, all.size(), machine_nodes); });
+  if (grid.nodes <= machine_nodes) return run_on_grid(arguments, configuration, launched, all, grid, threads, families);
+  const std::unique_ptr<Communicator> divided = all.divide_into_nodes(grid.nodes, "virtual nodes");
+  divided->set_deadline(configuration.communication.start_timeout_seconds);
+  return run_on_grid(arguments, configuration, launched, *divided, grid, threads, families);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "train/trainer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -26,6 +27,7 @@ Trainer::Trainer(TrainerParts parts, TrainState state)
       shape_(step_shape(parts.configuration, parts.world.size())),
       training_(WindowDataset::shuffled(parts.data.training, parts.configuration.model.context_length,
                                         static_cast<uint64_t>(parts.configuration.seed))),
+      stages_(make_unit_stages(parts.configuration.distribution, parts.sharded.inventory())),
       progress_(state.step, parts.configuration.training.steps, parts.configuration.logging.interval, parts.world.rank() == 0) {
   if (parts.data.validation) validation_ = WindowDataset::sequential(parts.data.validation, parts.configuration.model.context_length);
   agreed(parts_.world, [&] {
@@ -81,46 +83,55 @@ void Trainer::append_metrics() {
   }
 }
 
-void Trainer::step() {
-  const auto start = Clock::now();
-  const double exposed_before = parts_.sharded.exposed_seconds();
-  const int64_t bytes_before = parts_.sharded.bytes_sent();
-  const int64_t length = training_.length();
+void Trainer::train_micro_batches(StepClock& clock, double& loss_sum) {
   const Block mine = block(shape_.global_batch, parts_.world.rank(), parts_.world.size());
-  const double targets = static_cast<double>(shape_.global_batch * length);
-
-  double loss_sum = 0.0;
-  PassSeconds seconds;
+  const double targets = static_cast<double>(shape_.global_batch * training_.length());
   parts_.sharded.begin_step(shape_.micro_batches);
   for (int64_t k = 0; k < shape_.micro_batches; ++k) {
     const int64_t first = std::min(mine.count, k * shape_.micro_batch_size);
     const int64_t count = std::min(shape_.micro_batch_size, mine.count - first);
     enter(text("step ", state_.step + 1, ", micro-batch ", k + 1), 2.0 * parts_.configuration.communication.step_timeout_seconds);
+    clock.enter(StepPhase::forward);
     parts_.sharded.begin_micro_batch();
     if (count > 0) {
       ExecutionContext context{parts_.backend, parts_.backend.compute_stream()};
       context.dropout_seed = mix64(static_cast<uint64_t>(parts_.configuration.seed) ^ mix64(static_cast<uint64_t>(state_.step) + 1));
       context.first_sequence = mine.first + first;
       const HostTokenBatch batch = training_.batch(state_.samples + mine.first + first, count);
-      loss_sum += train_micro_batch(parts_.model, context, batch, 1.0 / targets, seconds);
+      loss_sum += train_micro_batch(parts_.model, context, batch, 1.0 / targets, clock);
     }
+    clock.enter(StepPhase::backward);
     parts_.sharded.end_micro_batch();
   }
+}
+
+void Trainer::step() {
+  const auto start = Clock::now();
+  const ExposedSeconds exposed_before = parts_.sharded.exposed();
+  const TrafficBytes sent_before = parts_.sharded.traffic();
+  const double targets = static_cast<double>(shape_.global_batch * training_.length());
+
+  StepClock clock(parts_.trace);
+  double loss_sum = 0.0;
+  train_micro_batches(clock, loss_sum);
+  // The end of the reductions and the agreement on the norm belong to the update: nothing can change before them.
+  clock.enter(StepPhase::update);
   enter(text("update of step ", state_.step + 1), 2.0 * parts_.configuration.communication.step_timeout_seconds);
-  const double extras[] = {loss_sum, stop_signal() != 0 ? 1.0 : 0.0, static_cast<double>(newton_schulz_calls_)};
+  const double extras[] = {loss_sum, stop_signal() != 0 ? 1.0 : 0.0, static_cast<double>(newton_schulz_calls_),
+                           static_cast<double>(newton_schulz_guard_events_)};
   const GradientReport report = parts_.sharded.finish_gradients(extras);
   const double loss = report.sums[0] / targets;
   stop_requested_ = report.sums[1] > 0.0;
   // Summed over the ranks: a matrix that nobody holds is noticed as well as one that is updated twice.
-  if (updated_ && report.sums[2] != static_cast<double>(parts_.rules.routing.newton_schulz_calls))
-    throw AgreedError(ExitCode::numerical, text("step ", state_.step, " orthogonalised ", report.sums[2], " matrices, the routing names ",
-                                                parts_.rules.routing.newton_schulz_calls, ": this is a defect, please report it"));
+  const int64_t expected_calls = expected_newton_schulz_calls();
+  if (updated_ && report.sums[2] != static_cast<double>(expected_calls))
+    throw AgreedError(ExitCode::numerical, text("step ", state_.step, " orthogonalised ", report.sums[2], " matrices, expected were ",
+                                                expected_calls, ": this is a defect, please report it"));
 
-  const auto update_start = Clock::now();
   const bool finite = report.finite && std::isfinite(loss);
   ++state_.step;
   state_.samples += shape_.global_batch;
-  state_.tokens += shape_.global_batch * length;
+  state_.tokens += shape_.global_batch * training_.length();
   if (finite) {
     const double coefficient = clip_coefficient(report.norm, parts_.configuration.training.gradient_clip);
     std::vector<StepValues> values = step_values(parts_.rules, state_.step, coefficient);
@@ -128,6 +139,7 @@ void Trainer::step() {
     for (StepValues& value : values) value.step = state_.updates;
     const UpdateCounters counters = parts_.sharded.update(values);
     newton_schulz_calls_ = counters.newton_schulz_calls;
+    newton_schulz_guard_events_ += counters.newton_schulz_guard_events;
     updated_ = true;
     if (counters.newton_schulz_guard_events > 0)
       log_warning(text("step ", state_.step, ": ", counters.newton_schulz_guard_events,
@@ -138,15 +150,27 @@ void Trainer::step() {
     updated_ = false;
     refuse_or_skip(report, loss);
   }
+  clock.enter(StepPhase::other);
 
+  const ExposedSeconds& exposed = parts_.sharded.exposed();
   metrics_ = StepMetrics{};
-  metrics_.update_seconds = seconds_since(update_start);
   metrics_.step_seconds = seconds_since(start);
-  metrics_.forward_seconds = seconds.forward;
-  metrics_.backward_seconds = seconds.backward;
-  metrics_.exposed_communication_seconds = parts_.sharded.exposed_seconds() - exposed_before;
-  metrics_.bytes_sent = parts_.sharded.bytes_sent() - bytes_before;
+  metrics_.forward_seconds = clock.seconds(StepPhase::forward);
+  metrics_.backward_seconds = clock.seconds(StepPhase::backward);
+  metrics_.update_seconds = clock.seconds(StepPhase::update);
+  metrics_.exposed.forward = exposed.forward - exposed_before.forward;
+  metrics_.exposed.backward = exposed.backward - exposed_before.backward;
+  metrics_.exposed.update = exposed.update - exposed_before.update;
+  const TrafficBytes sent = parts_.sharded.traffic();
+  metrics_.sent = {sent.inside - sent_before.inside, sent.between - sent_before.between};
+  metrics_.newton_schulz_guard_events = static_cast<int64_t>(report.sums[3]);
   account(report, loss, finite);
+}
+
+// Over all ranks in one update: every matrix once, except where every rank computes all of them.
+int64_t Trainer::expected_newton_schulz_calls() const {
+  const bool everywhere = parts_.configuration.distribution.method != "owner";
+  return parts_.rules.routing.newton_schulz_calls * (everywhere ? parts_.world.size() : 1);
 }
 
 void Trainer::account(const GradientReport& report, double loss, bool finite) {
@@ -157,7 +181,7 @@ void Trainer::account(const GradientReport& report, double loss, bool finite) {
   const ScheduledRule& matrix = parts_.rules.schedules[static_cast<size_t>(parts_.rules.matrix_rule)];
   metrics_.learning_rate = scheduled_learning_rate(matrix.schedule, matrix.peak_learning_rate, state_.step);
   metrics_.tokens_per_second = static_cast<double>(shape_.global_batch * training_.length()) / metrics_.step_seconds;
-  metrics_.peak_bytes = parts_.backend.allocator().statistics().total.peak;
+  metrics_.peak_bytes = parts_.backend.allocator().statistics().total.peak + parts_.staging().total.peak;
   metrics_.skipped = !finite;
 }
 
@@ -183,7 +207,7 @@ std::optional<double> Trainer::evaluate_now() {
   if (!validation_) return std::nullopt;
   enter("evaluation", 0);
   return evaluate(parts_.backend, parts_.world, parts_.model, *validation_, parts_.configuration.evaluation.batch_size,
-                  parts_.configuration.evaluation.maximum_tokens);
+                  parts_.configuration.evaluation.maximum_tokens, [this] { parts_.sharded.skip_forward_pass(); });
 }
 
 void Trainer::sample_now() {
@@ -191,8 +215,10 @@ void Trainer::sample_now() {
   if (!parts_.data.tokenizer || sample.tokens == 0) return;
   enter("sampling", 0);
   parts_.sharded.wait_for_parameters();
+  // A forward pass of stage 3 is everybody's: then all ranks generate the same, and the first prints it.
+  const int last_stage = *std::max_element(stages_.begin(), stages_.end());
   agreed(parts_.world, [&] {
-    if (parts_.world.rank() != 0) return;
+    if (parts_.world.rank() != 0 && last_stage < 3) return;
     GenerationOptions options;
     options.tokens = sample.tokens;
     options.temperature = sample.temperature;
@@ -206,6 +232,7 @@ void Trainer::sample_now() {
       const std::vector<int32_t> ids = dmuon::generate(parts_.backend, parts_.model, prompt_, options);
       all += text("--- sample ", i + 1, " after step ", state_.step, "\n", sample.prompt, parts_.data.tokenizer->decode(ids), "\n");
     }
+    if (parts_.world.rank() != 0) return;
     progress_.say("");
     std::fwrite(all.data(), 1, all.size(), stdout);
     std::fflush(stdout);
@@ -229,9 +256,12 @@ void Trainer::save_now() {
   request.texts.emplace_back("configuration.json", to_json(parts_.configuration).dump(2) + "\n");
   request.texts.emplace_back("model.json", parts_.model_settings.dump(2) + "\n");
   request.texts.emplace_back("dataset.json", parts_.data.fingerprint.dump(2) + "\n");
+  request.texts.emplace_back("tuning.json", parts_.tuning.dump(2) + "\n");
   request.texts.emplace_back("rules.json", describe_rules(parts_.rules, parts_.sharded.rules(), parts_.sharded.inventory()).dump(2) + "\n");
   request.texts.emplace_back(
-      "plan.json", parts_.sharded.plan().to_json(plan_tensors(parts_.sharded.inventory(), parts_.sharded.rules())).dump(2) + "\n");
+      "plan.json",
+      plan_json(parts_.sharded.plan(), parts_.configuration.distribution, parts_.sharded.inventory(), parts_.sharded.rules()).dump(2) +
+          "\n");
   if (parts_.data.tokenizer) request.texts.emplace_back("tokenizer.json", parts_.data.tokenizer->to_json().dump() + "\n");
   try {
     parts_.keeper.save(parts_.sharded, request);

@@ -2,15 +2,18 @@
 // order on every rank.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "comm/watchdog.h"
+#include "dmuon/core/trace.h"
 #include "dmuon/train/generator.h"
 #include "train/checkpointing.h"
 #include "train/metrics.h"
 #include "train/progress.h"
 #include "train/run.h"
+#include "train/step_clock.h"
 
 namespace dmuon {
 
@@ -21,10 +24,13 @@ struct TrainerParts {
   const TokenData& data;
   Model& model;
   Json model_settings;
+  Json tuning;  // choices of tune_rules
   RunRules& rules;
   ShardedModel& sharded;
   CheckpointKeeper& keeper;
   Watchdog& watchdog;
+  std::function<MemoryStatistics()> staging;  // of the communicators, which the backend's allocator does not know
+  Trace* trace = nullptr;
 };
 
 enum class RunResult { done, stopped };
@@ -39,6 +45,8 @@ class Trainer {
  private:
   void step();
   void append_metrics();
+  void train_micro_batches(StepClock& clock, double& loss_sum);
+  int64_t expected_newton_schulz_calls() const;
   void account(const GradientReport& report, double loss, bool finite);
   void refuse_or_skip(const GradientReport& report, double loss);
   std::optional<double> evaluate_now();
@@ -53,10 +61,12 @@ class Trainer {
   StepShape shape_;
   WindowDataset training_;
   std::optional<WindowDataset> validation_;
-  std::vector<int32_t> prompt_;      // of samples
-  int64_t newton_schulz_calls_ = 0;  // of this rank in the update before
+  std::vector<int32_t> prompt_;             // of samples
+  int64_t newton_schulz_calls_ = 0;         // of this rank in the update before
+  int64_t newton_schulz_guard_events_ = 0;  // of this rank since the start of the program
   bool updated_ = false;
   std::unique_ptr<MetricsFile> metrics_file_;  // rank 0
+  std::vector<int> stages_;                    // of units
   Progress progress_;
   StepMetrics metrics_;  // of the step just done
   bool stop_requested_ = false;

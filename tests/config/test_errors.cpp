@@ -127,6 +127,8 @@ TEST_CASE("distribution: every key refuses what it cannot mean") {
   CHECK_THAT(with(R"({"reduce": "last", "stage": 1, "unit_stages": ["blocks.*=3"]})"), Contains("found stage 3"));
   CHECK(with(R"({"reduce": "last", "stage": 1})") == "no error");
   CHECK_THAT(with(R"({"method": "replicated", "stage": 3})"), Contains("distribution.method = \"replicated\""));
+  CHECK_THAT(with(R"({"method": "gather", "stage": 3})"), Contains("distribution.method = \"gather\"") && Contains("stage 3"));
+  CHECK_THAT(with(R"({"method": "gather", "compute_dtype": "bfloat16"})"), Contains("distribution.compute_dtype"));
   CHECK_THAT(with(R"({"nodes": 2, "replicas": 3})"), Contains("distribution.replicas = 3") && Contains("distribution.nodes = 2"));
   CHECK_THAT(error_of(R"({"tuning": {"enabled": "yes"}})"), Contains("tuning.enabled"));
   CHECK_THAT(error_of(R"({"tuning": {"cache_directory": 3}})"), Contains("tuning.cache_directory"));

@@ -1,0 +1,38 @@
+// From the configuration's section "distribution" to the rank grid and the options of planner and sharded model.
+#pragma once
+
+#include <memory>
+
+#include "dmuon/comm/communicator.h"
+#include "dmuon/comm/rank_grid.h"
+#include "dmuon/config/configuration.h"
+#include "dmuon/nn/parameter.h"
+#include "dmuon/plan/plan.h"
+#include "dmuon/shard/options.h"
+
+namespace dmuon {
+
+// Where the ranks are: `nodes` equal runs of consecutive ranks, `grid.replicas` shard groups.
+struct RunGrid {
+  int nodes = 1;
+  RankGrid grid;
+};
+
+// `machine_nodes`: nodes that the ranks really are on. ConfigError naming distribution.nodes or .replicas and `ranks`
+// where one does not divide the other, or where a shard group would cross nodes unevenly.
+RunGrid make_run_grid(const DistributionConfiguration& configuration, int ranks, int machine_nodes);
+
+// Nodes of a group, by Communicator::node.
+int count_nodes(const Communicator& world);
+
+// One stage per unit. ConfigError naming a pattern that matches no unit, with the units there are.
+std::vector<int> make_unit_stages(const DistributionConfiguration& configuration, const Inventory& inventory);
+
+PlanOptions plan_options(const DistributionConfiguration& configuration, const RankGrid& grid);
+// Without trace.
+ShardedModelOptions sharded_options(const DistributionConfiguration& configuration, const Inventory& inventory, const RankGrid& grid);
+
+// "owner, stage 2, 4 ranks = 2 replicas x 2 shards on 2 nodes, parameters float32, gradients bfloat16": for people.
+std::string describe_distribution(const DistributionConfiguration& configuration, const Inventory& inventory, const RunGrid& run);
+
+}  // namespace dmuon

@@ -1,0 +1,83 @@
+#include "train/tuning.h"
+
+#include <algorithm>
+
+#include "dmuon/core/checked.h"
+#include "dmuon/core/log.h"
+#include "dmuon/core/text.h"
+#include "train/agreement.h"
+
+namespace dmuon {
+namespace {
+
+// The configuration behind entry `rule` of the table (make_rules: matrix, auxiliary, overrides).
+const RuleConfiguration& configuration_of(const OptimizerConfiguration& optimizer, size_t rule) {
+  if (rule == 0) return optimizer.matrix;
+  if (rule == 1) return optimizer.auxiliary;
+  return optimizer.overrides[rule - 2];
+}
+
+// Whole tensors of a rule by shape, and how many of each a rank has to expect.
+std::vector<ShapeCount> shapes_of(const Inventory& inventory, const RuleTable& table, size_t rule, int slots) {
+  std::vector<ShapeCount> shapes;
+  if (table.rules[rule]->cutting() != Cutting::whole) return shapes;
+  for (size_t i = 0; i < inventory.parameters().size(); ++i) {
+    if (table.rule_of[i] != static_cast<int>(rule)) continue;
+    const Shape& shape = inventory.parameters()[i].shape;
+    const auto found = std::find_if(shapes.begin(), shapes.end(), [&](const ShapeCount& each) { return each.shape == shape; });
+    if (found == shapes.end())
+      shapes.push_back({shape, 1});
+    else
+      ++found->count;
+  }
+  for (ShapeCount& each : shapes) each.count = divide_up(each.count, slots);
+  return shapes;
+}
+
+}  // namespace
+
+MeasurementKey measurement_key(const Backend& backend) {
+  const BackendInformation information = backend.information();
+  return {information.device, information.instruction_set, information.gemm, information.threads};
+}
+
+Path cache_directory(const TuningConfiguration& configuration) {
+  return configuration.cache_directory.empty() ? default_cache_directory() : Path(configuration.cache_directory);
+}
+
+Json tune_rules(Communicator& world, Backend& backend, const TuningRequest& request) {
+  const Configuration& configuration = request.configuration;
+  std::string mine;
+  agreed(world, [&] {
+    if (world.rank() != 0) return;
+    const Json stored = request.stored.empty() ? Json::array() : parse_json(request.stored, "the checkpoint's tuning.json");
+    std::unique_ptr<MeasurementCache> cache;
+    Json all = Json::array();
+    for (size_t rule = 0; rule < request.table.rules.size(); ++rule) {
+      const bool numerics = configuration_of(configuration.optimizer, rule).tune_numerics;
+      const std::vector<ShapeCount> shapes = shapes_of(request.inventory, request.table, rule, request.slots);
+      Json choices;
+      if (numerics && rule < stored.as_array().size() && !stored.as_array()[rule].is_null()) {
+        choices = stored.as_array()[rule];
+      } else if ((configuration.tuning.enabled || numerics) && !shapes.empty()) {
+        if (!cache)
+          cache = std::make_unique<MeasurementCache>("newton_schulz", measurement_key(backend), cache_directory(configuration.tuning));
+        choices = request.table.rules[rule]->tune(backend, shapes, cache.get());
+      }
+      all.push_back(std::move(choices));
+    }
+    if (cache) {
+      cache->save();
+      log_information(text("tuned Newton-Schulz; measurements are kept in ", cache->path().empty() ? "memory" : cache->path().string()));
+    }
+    mine = all.dump();
+  });
+  const Json choices = parse_json(world.broadcast_text(mine, 0), "rank 0's tuning");
+  agreed(world, [&] {
+    for (size_t rule = 0; rule < request.table.rules.size(); ++rule)
+      if (const Json& choice = choices.as_array()[rule]; !choice.is_null()) request.table.rules[rule]->adopt(choice);
+  });
+  return choices;
+}
+
+}  // namespace dmuon

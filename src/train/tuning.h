@@ -1,0 +1,32 @@
+// Measurements before the first step: made on rank 0, the same on every rank.
+#pragma once
+
+#include <string>
+
+#include "dmuon/backend/backend.h"
+#include "dmuon/comm/communicator.h"
+#include "dmuon/config/configuration.h"
+#include "dmuon/nn/parameter.h"
+#include "dmuon/shard/sharded_model.h"
+
+namespace dmuon {
+
+// What measurements on this backend depend on.
+MeasurementKey measurement_key(const Backend& backend);
+// The user's cache directory, unless the configuration names one.
+Path cache_directory(const TuningConfiguration& configuration);
+
+struct TuningRequest {
+  const Configuration& configuration;
+  const Inventory& inventory;
+  RuleTable& table;
+  int slots = 1;
+  // Content of the checkpoint's tuning.json (rank 0); empty: none. Rules whose numerics may be tuned take their choices
+  // from it, so that a resumed run computes what it would have computed.
+  std::string stored;
+};
+// Collective. Rules measure and choose (UpdateRule::tune) where the configuration asks for it, every rank adopts the
+// choices of rank 0. Returns them, one entry per rule, null where nothing was chosen: the checkpoint's tuning.json.
+Json tune_rules(Communicator& world, Backend& backend, const TuningRequest& request);
+
+}  // namespace dmuon
