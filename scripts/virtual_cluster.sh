@@ -56,8 +56,7 @@ up() {
   local count=$1 rate=${2:-none} i node port
   [[ $count =~ ^[1-9][0-9]?$ ]] || fail "up needs a number of nodes from 1 to 99, not \"$count\""
   [[ -z $(nodes) ]] || fail "the cluster \"$name\" exists; take it down first: $0 down"
-  # Half a cluster is taken down again.
-  trap 'down' ERR
+  trap 'down' EXIT  # half a cluster is taken down again
   ip link add "$bridge" type bridge || fail "cannot make a bridge; the kernel or container must allow network namespaces (CAP_NET_ADMIN)"
   ip addr add "$network.254/24" dev "$bridge"
   ip link set "$bridge" up
@@ -84,7 +83,7 @@ exec ip netns exec "\$node" unshare --uts --mount bash -c \
   'hostname "\$0" && mount -t tmpfs none /dev/shm && exec bash -c "\$1"' "\$node" "\$*"
 AGENT
   chmod +x "$agent"
-  trap - ERR
+  trap - EXIT
   echo "$count nodes: $(nodes | tr '\n' ' ')at $network.1 and up, rate $rate"
 }
 

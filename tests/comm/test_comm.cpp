@@ -16,9 +16,12 @@ int main() {
   const auto guarded = make_host_allocator({.guarded = true});
 
   checks.section("world", [&] {
-    check(world.local_ranks() == world.size(), "all ranks of this test share a host");
-    check(world.local_rank() == world.rank(), "local rank");
-    check(world.hosts().size() == 1 && world.hosts()[0] == world.communicator().host(world.rank()), "hosts");
+    // Ranks fill one host after the other: this machine, or the nodes of a virtual cluster.
+    check(world.local_ranks() * static_cast<int>(world.hosts().size()) == world.size(), "hosts have equally many ranks");
+    check(world.local_rank() == world.rank() % world.local_ranks(), "local rank");
+    const Communicator& all = world.communicator();
+    check(all.node(world.rank()) == world.rank() / world.local_ranks(), "node");
+    check(all.host(world.rank()) == world.hosts()[static_cast<size_t>(all.node(world.rank()))], "host");
     check(world.running_operations() == "no collective", world.running_operations());
   });
   checks.section("inline stream", [&] {
