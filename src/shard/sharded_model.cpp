@@ -165,6 +165,9 @@ void ShardedModel::check_replicas() {
   wait_for_parameters();
   std::vector<uint64_t> hashes(static_cast<size_t>(job.units()), 0);
   for_each_unit([&](int unit) { hashes[static_cast<size_t>(unit)] = hash_tensor(job.backend, parts_->publisher.values(unit), 0); });
+  // The comparison blocks this thread: nothing may be left that only it would run.
+  wait_for_parameters();
+  job.backend.compute_stream().synchronize();
   require_equal_values(job, hashes);
 }
 

@@ -94,10 +94,7 @@ UpdateCounters Updater::update(std::span<const StepValues> values) {
       const TraceSpan span(job_.options.trace, "compute", "update", text("update ", job_.unit_name(window.units.front())));
       for (const Call& call : window.calls) run(call, gathered);
     }
-    for (int unit : window.units) {
-      store_.copy_master_to_slot(unit);
-      publisher_.publish(unit);
-    }
+    for (int unit : window.units) publisher_.publish(unit);
     publisher_.gather_published();
   }
   store_.average_buffers();

@@ -1,6 +1,7 @@
 // Design contract 13.2: given equal reduced gradients, parameters, optimizer state and the clip coefficient are bit-equal
 // for every world size, grid, stage, distribution, owner map, planner, batch composition, form of publishing and number of
 // threads. Every rank computes the one-rank result itself and compares what it holds and what it computes with to that.
+#include <cmath>
 #include <cstring>
 #include <map>
 
@@ -69,6 +70,8 @@ struct Case {
   int64_t long_side = 1024;
   int micro_batches = 1;
   bool announce = true;  // the number of micro-batches
+  bool partial = false;  // every rank runs through some of the units only
+  int not_finite = 0;    // the step in which rank 0's gradients hold a NaN
   HostMode mode = HostMode::normal;
   ShardedModelOptions options = {};
 };
@@ -132,10 +135,15 @@ class Job {
       sharded_->begin_step(c.announce ? c.micro_batches : 0);
       for (int k = 0; k < c.micro_batches; ++k) {
         sharded_->begin_micro_batch();
+        if (c.partial) walk(world.rank());
         sharded_->end_micro_batch();
       }
       const double extras[] = {1.5};
       const GradientReport report = sharded_->finish_gradients(extras);
+      if (!report.finite) {  // nothing is updated, the job goes on
+        refused_ += report.first_non_finite;
+        continue;
+      }
       coefficients_.push_back(clip_coefficient(report.norm, 1.0));
       if (report.sums[0] != 1.5 * world.size()) throw NumericalError("the extra value was not added over the ranks");
       const StepValues values{step_, 0.02, coefficients_.back()};
@@ -166,6 +174,7 @@ class Job {
   const std::vector<double>& coefficients() const { return coefficients_; }
   const std::vector<float>& values(int parameter) const { return values_.at(parameter); }
   uint64_t hash() const { return hash_; }
+  const std::string& refused() const { return refused_; }  // parameters with gradients that were not finite
   std::vector<float> read(const Tensor& tensor) {
     std::vector<float> host(static_cast<size_t>(tensor.elements()));
     backend_->copy_to_host(backend_->compute_stream(), tensor, host.data());
@@ -173,12 +182,38 @@ class Job {
   }
 
  private:
+  // The events of a model that leaves out every second unit, others on other ranks.
+  void walk(int rank) {
+    const int units = static_cast<int>(model_.inventory().units().size());
+    const auto has_memory = [&](int unit, bool gradient) {
+      for (int index : model_.inventory().units()[static_cast<size_t>(unit)].parameters) {
+        const ParameterDeclaration& parameter = model_.inventory().parameters()[static_cast<size_t>(index)];
+        const Tensor& tensor = gradient ? parameter.state->gradient->tensor : parameter.state->value;
+        if (!tensor.defined() || tensor.shape() != parameter.shape) throw ShapeError(text(parameter.name, " has no memory"));
+      }
+    };
+    for (int unit = 0; unit < units; ++unit) {
+      if ((unit + rank) % 2 == 0) continue;
+      sharded_->enter_forward(unit);
+      has_memory(unit, false);
+      sharded_->leave_forward(unit);
+    }
+    for (int unit = units - 1; unit >= 0; --unit) {
+      if ((unit + rank) % 2 == 0) continue;
+      sharded_->enter_backward(unit);
+      has_memory(unit, false);
+      has_memory(unit, true);
+      sharded_->leave_backward(unit);
+    }
+  }
+
   void inject(const std::string& name, int64_t first, const Tensor& gradient) {
     const Random random(static_cast<uint64_t>(step_), RandomStream::test);
     std::vector<float> values(static_cast<size_t>(gradient.elements()), 0.0f);
     if (step_ != 3)
       for (size_t i = 0; i < values.size(); ++i)
         values[i] = static_cast<float>(random.uniform(static_cast<uint64_t>(first) + i, hash_name(name)) - 0.5) * 0.01f;
+    if (step_ == case_.not_finite && name == "blocks.0.a") values.back() = NAN;
     backend_->copy_from_host(backend_->compute_stream(), values.data(), gradient);
   }
 
@@ -189,6 +224,7 @@ class Job {
   std::vector<double> coefficients_;
   std::map<int, std::vector<float>> values_;
   uint64_t hash_ = 0;
+  std::string refused_;
   int64_t step_ = 0;
 };
 
@@ -305,6 +341,13 @@ std::vector<Case> matrix(int ranks) {
     c.options.gradient_dtype = DType::bfloat16;
     c.micro_batches = 2;
   });
+  for (int stage = 1; stage <= 3; ++stage)
+    add(text("ranks that use different units, stage ", stage), [&](Case& c) {
+      c.options.stage = stage;
+      c.options.look_ahead = stage - 1;
+      c.partial = true;
+      c.micro_batches = 2;
+    });
   return cases;
 }
 
@@ -330,7 +373,9 @@ int main() {
     Job alone(*self, reference);
     for (const Case& c : cases)
       checks.section(c.name, [&] {
-        Job job(all, c);
+        // Replicas are virtual nodes: no memory is shared between them.
+        const auto nodes = all.divide_into_nodes(c.options.replicas, "virtual nodes");
+        Job job(*nodes, c);
         compare(checks, all, job, alone);
       });
   };
@@ -364,6 +409,28 @@ int main() {
   reference.options.compute_dtype = DType::bfloat16;
   run(narrow, reference);
 
+  checks.section("one rank's NaN is everybody's decision", [&] {
+    Case c;
+    c.options.stage = 3;
+    c.not_finite = 2;
+    Job job(all, c);
+    checks.check(job.refused() == "blocks.0.a", text("found: ", job.refused()));
+  });
+  checks.section("units entered in another order than declared", [&] {
+    Job job(all, {});
+    job.sharded().begin_step(1);
+    job.sharded().begin_micro_batch();
+    job.sharded().enter_forward(2);
+    job.sharded().leave_forward(2);
+    std::string found;
+    try {
+      job.sharded().enter_forward(1);
+    } catch (const ConfigError& error) {
+      found = error.what();
+    }
+    checks.check(found.find("blocks.0 in another order") != std::string::npos, text("found: ", found));
+    job.sharded().end_micro_batch();
+  });
   checks.section("options that do not fit are refused by name", [&] {
     Case c;
     c.options.stage = 4;
