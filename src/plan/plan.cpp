@@ -149,6 +149,7 @@ Plan complete_plan(const std::vector<PlanTensor>& tensors, int units, const Plan
   plan.batches = batches_of(work, owners);
   plan.loads = loads_of(work, counts_of(work, owners));
   plan.search = std::move(search);
+  plan.search.measured = options.cost_model != nullptr && !options.cost_model->empty();
   plan.search.lower_bound = std::max(plan.search.lower_bound, work.lower_bound());
   plan.lower_bound = plan.search.lower_bound;
   plan.units = make_layouts(tensors, units, options, owners);

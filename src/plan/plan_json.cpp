@@ -5,6 +5,7 @@
 #include "dmuon/core/hash.h"
 #include "dmuon/core/text.h"
 #include "dmuon/plan/plan.h"
+#include "plan/report.h"
 #include "plan/validate.h"
 
 namespace dmuon {
@@ -31,21 +32,10 @@ int small_integer(const Json& json, std::string_view key, int least, int most) {
   return static_cast<int>(value);
 }
 
-Json search_json(const PlanSearch& search) {
-  Json out = Json::object();
-  out.set("method", search.method);
-  out.set("greedy_makespan", search.greedy_makespan);
-  out.set("milp_makespan", search.milp_makespan);
-  out.set("lower_bound", search.lower_bound);
-  out.set("variables", search.variables);
-  out.set("seconds", search.seconds);
-  out.set("fallback", search.fallback);
-  return out;
-}
-
 PlanSearch read_search(const Json& json) {
   PlanSearch search;
   search.method = json.at("method").as_string();
+  search.measured = json.at("measured").as_bool();
   search.greedy_makespan = json.at("greedy_makespan").as_number();
   search.milp_makespan = json.at("milp_makespan").as_number();
   search.lower_bound = json.at("lower_bound").as_number();
@@ -108,6 +98,19 @@ Plan read_plan(const Json& json, const std::vector<PlanTensor>& tensors) {
 }
 
 }  // namespace
+
+Json search_json(const PlanSearch& search) {
+  Json out = Json::object();
+  out.set("method", search.method);
+  out.set("measured", search.measured);
+  out.set("greedy_makespan", search.greedy_makespan);
+  out.set("milp_makespan", search.milp_makespan);
+  out.set("lower_bound", search.lower_bound);
+  out.set("variables", search.variables);
+  out.set("seconds", search.seconds);
+  out.set("fallback", search.fallback);
+  return out;
+}
 
 Json Plan::to_json(const std::vector<PlanTensor>& tensors) const {
   Json units_json = Json::array();

@@ -143,3 +143,26 @@ TEST_CASE("a stored plan that does not fit names what is wrong") {
   CHECK_THAT(changed([](Json& j) { j.find("units")->as_array()[0].find("tensors")->as_array()[0].set("offset", int64_t{1} << 62); }),
              Contains("blocks.0."));
 }
+
+TEST_CASE("the report says how the plan came about and how level it is") {
+  const std::vector<PlanTensor> tensors{
+      {"a", Shape{64, 64}, 0, true, 3.0}, {"b", Shape{64, 64}, 0, true, 3.0}, {"c", Shape{64, 128}, 1, true, 5.0}};
+  const PlanReport report = make_plan(tensors, 3, {.slots = 2, .window_units = 1}).report(tensors);
+  CHECK(report.search.method == "greedy");
+  CHECK(report.matrices == 3);
+  CHECK(report.windows == 3);
+  CHECK(report.makespan == Approx(6.0));
+  CHECK(report.gap == Approx(6.0 / 5.5 - 1.0));
+  CHECK(report.load_ratio == Approx(6.0 / 5.5));
+  CHECK(report.bytes == std::vector<int64_t>{64 * 128 * 12, 64 * 128 * 12});
+  CHECK(report.bytes_ratio == Approx(1.0));
+  CHECK(report.publish_balance == std::vector<double>{2.0, 2.0, 1.0});  // each unit on one slot of two; the last is empty
+  using Catch::Contains;
+  CHECK_THAT(report.to_text(),
+             Contains("plan by greedy: 3 matrices in 2 batches (largest 2) on 2 slots, 3 windows") && Contains("gap 9.09 %"));
+  CHECK(parse_json(report.to_json().dump(), "report").at("publish_balance").as_array().size() == 3);
+  const PlanReport none = make_plan({}, 0, {.slots = 3}).report({});
+  CHECK(none.gap == 0.0);
+  CHECK(none.load_ratio == 1.0);
+  CHECK_THAT(none.to_text(), Contains("0 matrices"));
+}

@@ -87,15 +87,35 @@ struct PlanBatch {
   friend bool operator==(const PlanBatch&, const PlanBatch&) = default;
 };
 
-// How the owners were found. Costs are in the unit of the plan's costs.
+// How the owners were found.
 struct PlanSearch {
   std::string method;            // the strategy that made the owners: "milp" only where its result is used
+  bool measured = false;         // costs are seconds of a cost model, not PlanTensor::cost
   double greedy_makespan = 0.0;  // 0: not computed
   double milp_makespan = 0.0;    // 0: no solution
   double lower_bound = 0.0;      // no plan in these windows is faster
   int64_t variables = 0;         // of the largest program solved
-  double seconds = 0.0;          // spent on the program
+  double seconds = 0.0;          // spent on programs
   std::string fallback;          // why greedy was taken instead of milp; empty when it was not
+};
+
+// What a person wants to know of a plan, and what logs and tools print.
+struct PlanReport {
+  PlanSearch search;
+  std::string strategy;  // as asked for
+  int slots = 1, replicas = 1, shards = 1, windows = 0;
+  int64_t matrices = 0, batches = 0, largest_batch = 0;
+  double makespan = 0.0;
+  double gap = 0.0;                     // makespan / lower bound - 1; 0 without matrices
+  std::vector<double> loads;            // cost per slot
+  std::vector<int64_t> bytes;           // held per slot: masters, gradients, optimizer state
+  double load_ratio = 1.0;              // largest load / mean load
+  double bytes_ratio = 1.0;             // bytes of the fullest slot / mean bytes
+  std::vector<double> publish_balance;  // per unit: slots * largest slot / elements (gamma); 1 is level
+
+  // A few lines: method, makespans, bound, gap, levels; the reason where greedy stands in for milp.
+  std::string to_text() const;
+  Json to_json() const;
 };
 
 struct Plan {
@@ -117,6 +137,7 @@ struct Plan {
   double makespan() const;
   // Per slot: masters, gradients and optimizer state of its pieces.
   std::vector<int64_t> bytes(const std::vector<PlanTensor>& tensors) const;
+  PlanReport report(const std::vector<PlanTensor>& tensors) const;
   Json to_json(const std::vector<PlanTensor>& tensors) const;
   // Of everything that ranks must agree on: all but costs and the search.
   uint64_t hash() const;
