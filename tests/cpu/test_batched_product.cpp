@@ -111,6 +111,34 @@ TEST_CASE("products of integers are exact, overwriting whatever the output held"
     }
 }
 
+TEST_CASE("symmetric products of integers have the bits of full ones") {
+  for (const std::string& instruction_set : cpu::supported_instruction_sets())
+    for (const int threads : {1, 2, 3})
+      for (auto [n, k] :
+           {std::pair<int64_t, int64_t>{1, 7}, {7, 1}, {16, 16}, {33, 128}, {97, 97}, {128, 128}, {255, 400}, {384, 384}, {401, 257}})
+        for (const bool transpose_a : {false, true}) {
+          INFO(instruction_set << " " << n << "x" << k << (transpose_a ? " x^T x" : " x x^T") << ", threads " << threads);
+          const auto backend = cpu_test::make(threads, instruction_set);
+          const Tensor x = cpu_test::tensor(*backend, transpose_a ? Shape{k, n} : Shape{n, k}, cpu_test::random_integers(n * k, 1));
+          const auto square = [&](const Tensor& in, bool transposed_a, bool transposed_b, const Tensor& added, bool symmetric) {
+            BatchedProduct product;
+            product.a = product.b = {in}, product.d = {cpu_test::unset(*backend, {n, n})};
+            product.transpose_a = transposed_a, product.transpose_b = transposed_b, product.symmetric = symmetric;
+            product.alpha = 2.0;
+            if (added.defined()) product.c = {added}, product.beta = -3.0, product.diagonal = 5.0;
+            backend->matrix().batched_product(backend->compute_stream(), product);
+            return product.d.front();
+          };
+          const Tensor r = square(x, transpose_a, !transpose_a, {}, true);
+          CHECK(bits(*backend, r) == bits(*backend, square(x, transpose_a, !transpose_a, {}, false)));
+          // r is symmetric itself: r r, as in the polynomial. Small entries keep it exact.
+          std::vector<double> values = to_doubles(*backend, r);
+          for (double& value : values) value = static_cast<double>(static_cast<int64_t>(value) % 8);
+          const Tensor small = cpu_test::tensor(*backend, {n, n}, values);
+          CHECK(bits(*backend, square(small, false, false, small, true)) == bits(*backend, square(small, false, false, small, false)));
+        }
+}
+
 // One iteration on every matrix: r = x x^T, p = 2 I - r + r r / 4, x' = p x; without queues product by product.
 std::vector<std::vector<uint32_t>> sequence(Backend& backend, int64_t m, int64_t n, int64_t matrices, int queues) {
   BatchedProduct gram, polynomial, apply;

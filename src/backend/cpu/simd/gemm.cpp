@@ -78,6 +78,21 @@ Left pack_left(const GemmTask& task, int64_t row, int64_t rows, int64_t first_k,
   return {buffer, 0, true};
 }
 
+// Packs columns [column, column + columns) of the right operand, panel by panel.
+void pack(const GemmTask& task, int64_t k, int64_t depth, int64_t column, int64_t columns, float* panels) {
+  if (task.transpose_b)
+    pack_right_transposed(task.b + column * task.b_stride + k, task.b_stride, depth, columns, panels);
+  else
+    pack_right(task.b + k * task.b_stride + column, task.b_stride, depth, columns, panels);
+}
+
+// A panel when its first rows come: packed, or left to the first tile, which packs it on its way.
+Right pack_panel(const GemmTask& task, int64_t k, int64_t depth, int64_t column, int64_t columns, float* panel) {
+  if (!task.transpose_b && columns == tile_columns) return {panel, task.b + k * task.b_stride + column, task.b_stride};
+  pack(task, k, depth, column, columns, panel);
+  return {panel, nullptr, 0};
+}
+
 // Copies the lower triangle's rows [row, row + rows) of columns [column, column + columns) to the mirrored place; elements
 // above the diagonal are not read.
 void mirror(float* d, int64_t stride, int64_t row, int64_t rows, int64_t column, int64_t columns) {
@@ -98,11 +113,11 @@ void mirror(float* d, int64_t stride, int64_t row, int64_t rows, int64_t column,
 struct Panel {
   int64_t row, rows, column, columns, depth;
   bool first;  // block of k: beta, diagonal and bias come in
-  const float* right;
+  Right right;
 };
 
 template <int vectors>
-void multiply_rows(const GemmTask& task, const Panel& p, const Left& left, int64_t first, int64_t height) {
+void multiply_rows(const GemmTask& task, const Panel& p, const Left& left, const Right& right, int64_t first, int64_t height) {
   alignas(64) float edge[tile_columns * tile_columns];
   TileOutput out;
   const int64_t at = (p.row + first) * task.d_stride + p.column;
@@ -116,9 +131,9 @@ void multiply_rows(const GemmTask& task, const Panel& p, const Left& left, int64
   if (!whole) target = {edge, nullptr, tile_columns, 1.0f, 0.0f};
   constexpr int most = vectors == 1 ? static_cast<int>(lanes) : static_cast<int>(tile_rows);
   if (left.interleaved)
-    product_tile_of<most, vectors, LeftForm::interleaved>(height, p.depth, left.data + first * p.depth, 0, p.right, target);
+    product_tile_of<most, vectors, LeftForm::interleaved>(height, p.depth, left.data + first * p.depth, 0, right, target);
   else
-    product_tile_of<most, vectors, LeftForm::by_rows>(height, p.depth, left.data + first * left.stride, left.stride, p.right, target);
+    product_tile_of<most, vectors, LeftForm::by_rows>(height, p.depth, left.data + first * left.stride, left.stride, right, target);
   if (whole) return;
   for (int64_t r = 0; r < height; ++r, out.d += out.stride, out.old += out.old ? out.stride : 0)
     for (int64_t j = 0; j < p.columns; j += lanes) {
@@ -135,12 +150,14 @@ void multiply_panel(const GemmTask& task, const Panel& p, const Left& left, bool
   // In a block on the diagonal the first rows need only the first vector. What is still computed above the diagonal is
   // overwritten by the mirror.
   const int64_t half = task.symmetric && p.row + start == p.column && p.columns == tile_columns ? start + lanes : start;
+  Right right = p.right;
   for (int64_t i = start, height = 0; i < p.rows; i += height) {
     height = left.interleaved ? interleaved_height(task, i, p.rows) : i < half && half <= p.rows ? lanes : tile_height(p.rows - i);
     if (i + height <= half)
-      multiply_rows<1>(task, p, left, i, height);
+      multiply_rows<1>(task, p, left, right, i, height);
     else
-      multiply_rows<tile_vectors>(task, p, left, i, height);
+      multiply_rows<tile_vectors>(task, p, left, right, i, height);
+    right.source = nullptr;  // packed by now
   }
   float* d = task.d + p.row * task.d_stride;
   if (p.first && task.diagonal != 0.0f)
@@ -163,6 +180,9 @@ int64_t gemm_workspace_floats(int64_t m, int64_t n, int64_t k) {
 
 void gemm(const GemmTask& task) {
   const Blocks blocks(task.k);
+  // A right operand that lies in the L2 cache is packed as its panels are needed; a larger one row by row, for its panels
+  // would be read with a stride that no prefetcher follows.
+  const bool panel_by_panel = (task.transpose_b ? task.n : task.k) * task.b_stride <= int64_t{64} * 1024;
   float* buffer = task.workspace;
   float* right = buffer + round_up(smaller(task.m, blocks.rows) * blocks.left_stride, 16);
   const int64_t column_end = task.symmetric ? task.row_end : task.column_end;
@@ -171,17 +191,18 @@ void gemm(const GemmTask& task) {
     const int64_t columns = smaller(column_block, column_end - column);
     for (int64_t k = 0; k == 0 || k < task.k; k += blocks.depth) {
       const int64_t depth = smaller(blocks.depth, task.k - k);
-      if (task.transpose_b)
-        pack_right_transposed(task.b + column * task.b_stride + k, task.b_stride, depth, columns, right);
-      else
-        pack_right(task.b + k * task.b_stride + column, task.b_stride, depth, columns, right);
+      if (!panel_by_panel) pack(task, k, depth, column, columns, right);
       for (int64_t row = task.row_begin; row < task.row_end; row += blocks.rows) {
         const int64_t rows = smaller(blocks.rows, task.row_end - row);
         if (task.symmetric && column >= row + rows) continue;
         const Left left = pack_left(task, row, rows, k, depth, blocks.left_stride, buffer);
-        for (int64_t j = 0; j < columns && !(task.symmetric && column + j >= row + rows); j += tile_columns)
-          multiply_panel(task, {row, rows, column + j, smaller(tile_columns, columns - j), depth, k == 0, right + j * depth}, left,
-                         k + depth >= task.k);
+        for (int64_t j = 0; j < columns && !(task.symmetric && column + j >= row + rows); j += tile_columns) {
+          const int64_t width = smaller(tile_columns, columns - j);
+          Right panel{right + j * depth, nullptr, 0};
+          if (panel_by_panel && (row == task.row_begin || (task.symmetric && column + j >= row)))
+            panel = pack_panel(task, k, depth, column + j, width, panel.panel);
+          multiply_panel(task, {row, rows, column + j, width, depth, k == 0, panel}, left, k + depth >= task.k);
+        }
       }
     }
   }

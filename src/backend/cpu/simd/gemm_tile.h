@@ -19,8 +19,15 @@ struct TileOutput {
 // The left operand: row by row, or interleaved as [depth, rows] (`stride` is not read).
 enum class LeftForm { by_rows, interleaved };
 
-template <int rows, int vectors, LeftForm form>
-__attribute__((noinline)) void product_tile(int64_t depth, const float* a, int64_t stride, const float* b, const TileOutput& out) {
+// The right operand: a packed panel, or, with a source, rows of it that the tile packs into `panel` on its way.
+struct Right {
+  float* panel = nullptr;
+  const float* source = nullptr;
+  int64_t stride = 0;
+};
+
+template <int rows, int vectors, LeftForm form, bool packing>
+__attribute__((noinline)) void product_tile(int64_t depth, const float* a, int64_t stride, const Right& b, const TileOutput& out) {
   constexpr int64_t line = 16;  // floats of a cache line
   Floats sums[rows][vectors];
 #pragma GCC unroll 16
@@ -36,17 +43,26 @@ __attribute__((noinline)) void product_tile(int64_t depth, const float* a, int64
 #pragma GCC unroll 8
   for (int g = 0; g < bases; ++g) base[g] = a + 3 * g * stride;
 
+  float* panel = b.panel;
+  const float* source = b.source;
   const auto step = [&](int64_t k) __attribute__((always_inline)) {
-    Floats right[vectors];
+    Floats right[tile_vectors];
 #pragma GCC unroll 2
-    for (int v = 0; v < vectors; ++v) right[v] = load(b + v * lanes);
+    for (int v = 0; v < (packing ? static_cast<int>(tile_vectors) : vectors); ++v) {
+      right[v] = load((packing ? source : panel) + v * lanes);
+      if (packing) store(panel + v * lanes, right[v]);
+    }
+    if (packing) {
+      __builtin_prefetch(source + 16 * b.stride);
+      source += b.stride;
+    }
 #pragma GCC unroll 16
     for (int r = 0; r < rows; ++r) {
       const Floats x = broadcast(form == LeftForm::interleaved ? a[k * rows + r] : base[r / 3][(r % 3) * stride + k]);
 #pragma GCC unroll 2
       for (int v = 0; v < vectors; ++v) sums[r][v] = multiply_add(x, right[v], sums[r][v]);
     }
-    b += tile_columns;
+    panel += tile_columns;
   };
   int64_t k = 0;
   for (; k + line <= depth; k += line) {
@@ -77,8 +93,11 @@ __attribute__((noinline)) void product_tile(int64_t depth, const float* a, int64
 
 // The tile of `rows` <= most rows.
 template <int most, int vectors, LeftForm form>
-inline void product_tile_of(int64_t rows, int64_t depth, const float* a, int64_t stride, const float* b, const TileOutput& out) {
-  if (rows == most) return product_tile<most, vectors, form>(depth, a, stride, b, out);
+inline void product_tile_of(int64_t rows, int64_t depth, const float* a, int64_t stride, const Right& b, const TileOutput& out) {
+  if (rows == most) {
+    if (b.source) return product_tile<most, vectors, form, true>(depth, a, stride, b, out);
+    return product_tile<most, vectors, form, false>(depth, a, stride, b, out);
+  }
   if constexpr (most > 1) product_tile_of<most - 1, vectors, form>(rows, depth, a, stride, b, out);
 }
 
