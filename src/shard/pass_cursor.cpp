@@ -17,7 +17,7 @@ void PassCursor::begin(bool with_backward) {
 
 void PassCursor::end() {
   if (!running_) return;
-  enter(-1, end_);
+  pass_over_until(end_);
   publisher_.end_pass();
   running_ = false;
 }
@@ -30,13 +30,15 @@ int PassCursor::find(int unit, int from, int to) const {
 
 int PassCursor::find_forward(int unit) const { return running_ ? find(unit, next_, std::min(end_, order_.forward_uses)) : -1; }
 
-// Passes over everything before `position`, then enters it (unless unit is -1).
-void PassCursor::enter(int unit, int position) {
+void PassCursor::pass_over_until(int position) {
   for (; next_ < position; ++next_) {
     publisher_.pass_over(next_);
     if (next_ >= order_.forward_uses) reducer_.pass_over(order_.units[static_cast<size_t>(next_)]);
   }
-  if (unit < 0) return;
+}
+
+void PassCursor::enter(int unit, int position) {
+  pass_over_until(position);
   publisher_.enter(position);
   open_positions_[static_cast<size_t>(unit)].push_back(position);
   ++open_;

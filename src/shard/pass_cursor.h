@@ -31,6 +31,7 @@ class PassCursor {
 
  private:
   int find(int unit, int from, int to) const;
+  void pass_over_until(int position);
   void enter(int unit, int position);
 
   ShardJob& job_;

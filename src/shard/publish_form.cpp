@@ -14,7 +14,7 @@ constexpr GatherForm forms[] = {GatherForm::all_gather, GatherForm::broadcasts, 
 constexpr const char* names[] = {"all_gather", "broadcasts", "padded"};
 constexpr int repetitions = 3;  // the first warms up
 
-double time_form(ShardJob& job, Level& level, const Tensor& buffer, const std::vector<int64_t>& cuts, GatherForm form) {
+double time_form(Level& level, const Tensor& buffer, const std::vector<int64_t>& cuts, GatherForm form) {
   double best = 1e30;
   for (int i = 0; i < repetitions; ++i) {
     level.group->barrier(*level.stream);
@@ -24,8 +24,14 @@ double time_form(ShardJob& job, Level& level, const Tensor& buffer, const std::v
     level.stream->synchronize();
     if (i > 0) best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
-  (void)job;
   return best;
+}
+
+// Ranks of one node reach each other's memory: there is no form to choose.
+bool inside_a_node(const Level& level) {
+  for (int r = 1; r < level.group->size(); ++r)
+    if (level.group->node(r) != level.group->node(0)) return false;
+  return true;
 }
 
 }  // namespace
@@ -33,9 +39,9 @@ double time_form(ShardJob& job, Level& level, const Tensor& buffer, const std::v
 std::vector<GatherForm> choose_publish_forms(ShardJob& job, UnitStore& store) {
   const auto units = static_cast<size_t>(job.units());
   std::vector<GatherForm> chosen(units, job.options.publish_form);
-  // Inside a node memory is shared and no form matters; without a choice to make nothing is measured.
   Level& level = job.parameters.column ? job.parameters.column : job.parameters.shard;
   if (job.options.publish_form != GatherForm::automatic || !level || job.replicated() || job.backend.shape_only()) return chosen;
+  if (inside_a_node(level)) return chosen;
   std::map<std::vector<int64_t>, size_t> measured;  // cuts -> digit
   std::string digits;
   for (size_t unit = 0; unit < units; ++unit) {
@@ -53,7 +59,7 @@ std::vector<GatherForm> choose_publish_forms(ShardJob& job, UnitStore& store) {
     size_t form = 0;
     for (size_t f = 0; f < std::size(forms); ++f) {
       const double seconds =
-          time_form(job, level, column ? memory.coarse : memory.full, column ? job.column_cuts(index) : job.coarse_cuts(index), forms[f]);
+          time_form(level, column ? memory.coarse : memory.full, column ? job.column_cuts(index) : job.coarse_cuts(index), forms[f]);
       // Another form must pay: equal costs are decided by noise otherwise.
       if (seconds < best * (f == 0 ? 1.0 : 0.9)) {
         best = seconds;

@@ -70,6 +70,7 @@ struct Case {
   int64_t long_side = 1024;
   int micro_batches = 1;
   bool announce = true;  // the number of micro-batches
+  int64_t steps = 4;
   bool partial = false;  // every rank runs through some of the units only
   int not_finite = 0;    // the step in which rank 0's gradients hold a NaN
   HostMode mode = HostMode::normal;
@@ -123,15 +124,20 @@ class Job {
   Job(Communicator& world, const Case& c)
       : case_(c), model_(c.long_side), backend_(make_cpu_backend({.mode = c.mode, .threads = c.threads})) {
     RuleTable table = make_rules(model_.inventory(), c.rules);
-    int matrices = 0;
-    for (int rule : table.rule_of) matrices += rule == 0 && c.rules != Rules::sgd;
+    for (int rule : table.rule_of) matrices_ += rule == 0 && c.rules != Rules::sgd;
     Plan plan = plan_of(c, model_.inventory(), table, world.size());
     ShardedModelOptions options = c.options;
     options.one_stream = c.mode == HostMode::deferred;
     options.inject = [this](const std::string& name, int64_t first, const Tensor& gradient) { inject(name, first, gradient); };
     sharded_ = std::make_unique<ShardedModel>(*backend_, world, model_, std::move(table), std::move(plan), options);
     sharded_->initialize(3);
-    for (step_ = 1; step_ <= 4; ++step_) {
+    run(world, 1, c.steps);
+  }
+
+  // Steps first .. last, then what the checks look at.
+  void run(Communicator& world, int64_t first, int64_t last) {
+    const Case& c = case_;
+    for (step_ = first; step_ <= last; ++step_) {
       sharded_->begin_step(c.announce ? c.micro_batches : 0);
       for (int k = 0; k < c.micro_batches; ++k) {
         sharded_->begin_micro_batch();
@@ -152,7 +158,7 @@ class Job {
       // Once per matrix and step; in the baselines on every rank.
       const int copies = c.options.distribution == Distribution::owner ? 1 : world.size();
       const double sum = world.all_reduce(calls, ReduceOperation::sum)[0];
-      if (sum != matrices * copies) throw NumericalError(text("Newton-Schulz ran ", sum, " times for ", matrices, " matrices"));
+      if (sum != matrices_ * copies) throw NumericalError(text("Newton-Schulz ran ", sum, " times for ", matrices_, " matrices"));
       if (step_ == 2) sharded_->skip_forward_pass();  // an evaluation between steps
     }
     sharded_->wait_for_parameters();
@@ -165,6 +171,20 @@ class Job {
   }
 
   ShardedModel& sharded() { return *sharded_; }
+  // What a checkpoint does: fills what this rank holds from a job that holds everything, then publishes.
+  void load(Job& alone) {
+    std::map<int, const HeldPiece*> whole;
+    for (const HeldPiece& held : alone.sharded().held()) whole[held.piece.tensor] = &held;
+    const auto fill = [&](const Tensor& mine, int64_t first, const Tensor& from) {
+      const std::vector<float> values = alone.read(from);
+      backend_->copy_from_host(backend_->compute_stream(), values.data() + first, mine);
+    };
+    for (HeldPiece& held : sharded_->held()) {
+      fill(held.master, held.piece.first, whole.at(held.piece.tensor)->master);
+      for (size_t s = 0; s < held.state.size(); ++s) fill(held.state[s], held.piece.first, whole.at(held.piece.tensor)->state[s]);
+    }
+    sharded_->publish_all();
+  }
   // One flipped bit in this rank's copy of a parameter.
   void spoil(int parameter) {
     std::vector<float> values = read(sharded_->value(parameter).flat(0, 1));
@@ -225,13 +245,16 @@ class Job {
   std::map<int, std::vector<float>> values_;
   uint64_t hash_ = 0;
   std::string refused_;
+  int matrices_ = 0;
   int64_t step_ = 0;
 };
 
 bool equal_bits(const std::vector<float>& a, const float* b) { return std::memcmp(a.data(), b, a.size() * sizeof(float)) == 0; }
 
-void compare(testing::MpiChecks& checks, Communicator& world, Job& job, Job& alone) {
-  checks.check(job.coefficients() == alone.coefficients(), "clip coefficients differ");
+// The last `steps` clip coefficients (all of the job's), parameters, masters, states.
+void compare(testing::MpiChecks& checks, Communicator& world, Job& job, Job& alone, size_t steps = 4) {
+  const std::vector<double> coefficients(alone.coefficients().end() - static_cast<std::ptrdiff_t>(steps), alone.coefficients().end());
+  checks.check(job.coefficients() == coefficients, "clip coefficients differ");
   checks.check(job.hash() == alone.hash(), "parameter hashes differ");
   std::map<int, const HeldPiece*> whole;
   for (const HeldPiece& held : alone.sharded().held()) whole[held.piece.tensor] = &held;
@@ -409,6 +432,27 @@ int main() {
   reference.options.compute_dtype = DType::bfloat16;
   run(narrow, reference);
 
+  // A saved state of four steps goes on in a job of any other kind.
+  for (DType dtype : {DType::float32, DType::bfloat16}) {
+    Case saved_case{}, later_case{.steps = 6};
+    saved_case.options.compute_dtype = later_case.options.compute_dtype = dtype;
+    Job saved(*self, saved_case), later(*self, later_case);
+    for (Distribution distribution : {Distribution::owner, Distribution::gather, Distribution::replicated})
+      for (int replicas = 1; replicas <= all.size(); ++replicas) {
+        if (all.size() % replicas != 0 || (distribution == Distribution::gather && dtype != DType::float32)) continue;
+        Case c{.steps = 0};
+        c.options.distribution = distribution;
+        c.options.replicas = replicas;
+        c.options.compute_dtype = dtype;
+        c.options.stage = distribution == Distribution::owner ? 3 : 2;
+        checks.section(text("resumed as ", name_of(distribution), " with ", replicas, " replicas, ", name_of(dtype)), [&] {
+          Job job(all, c);
+          job.load(saved);
+          job.run(all, 5, 6);
+          compare(checks, all, job, later, 2);
+        });
+      }
+  }
   checks.section("one rank's NaN is everybody's decision", [&] {
     Case c;
     c.options.stage = 3;
