@@ -13,12 +13,18 @@ constexpr double flops_of_one_queue = 2e7, flops_per_queue = 1e9;
 
 }  // namespace
 
+int64_t newton_schulz_bytes(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns, DType dtype,
+                            const NewtonSchulzPlacement& placement) {
+  return newton_schulz_workspace(specification, rows, columns, dtype, placement.batch, placement.queues) +
+         placement.batch * rows * columns * size_of(dtype);
+}
+
 NewtonSchulzPlacement newton_schulz_placement(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns, DType dtype,
                                               int64_t count, int threads, int64_t workspace_bytes) {
   const double flops = newton_schulz_flops(specification, rows, columns);
-  const int64_t one = newton_schulz_workspace(specification, rows, columns, dtype, 1, 1);
-  const int64_t two = newton_schulz_workspace(specification, rows, columns, dtype, 2, 1);
-  const int64_t per_queue = 2 * one - two, per_matrix = two - one + rows * columns * size_of(dtype);
+  const int64_t one = newton_schulz_bytes(specification, rows, columns, dtype, {1, 1});
+  const int64_t two = newton_schulz_bytes(specification, rows, columns, dtype, {2, 1});
+  const int64_t per_matrix = two - one, per_queue = one - per_matrix;
   const auto fitting = [&](int64_t queues) { return (workspace_bytes - queues * per_queue) / per_matrix; };
 
   int64_t queues = std::min<int64_t>(count, std::max(1, threads));

@@ -11,7 +11,8 @@ namespace dmuon {
 namespace {
 
 constexpr int turns = 5;
-constexpr double least_gain = 0.03;  // a choice that differs from the fixed one has to be this much faster
+constexpr double largest_flops = 2e9;  // of a queue: beyond, no fixed cost is left to be hidden
+constexpr double least_gain = 0.03;    // a choice that differs from the fixed one has to be this much faster
 
 std::vector<Tensor> random_matrices(Backend& backend, int64_t rows, int64_t columns, int64_t count) {
   std::vector<Tensor> matrices;
@@ -54,26 +55,27 @@ double NewtonSchulzTuner::seconds(const NewtonSchulzSpecification& specification
 }
 
 NewtonSchulzPlacement NewtonSchulzTuner::placement(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns,
-                                                   int64_t count, int64_t workspace_bytes) {
-  const int threads = backend_.information().threads;
-  const NewtonSchulzPlacement fixed =
-      newton_schulz_placement(specification, rows, columns, DType::float32, count, threads, workspace_bytes);
-  if (backend_.shape_only() || count < 2 || newton_schulz_flops(specification, rows, columns) > patience_flops_) return fixed;
+                                                   int64_t count, const NewtonSchulzPlacement& fixed, int64_t most_bytes) {
+  const double flops = newton_schulz_flops(specification, rows, columns);
+  if (backend_.shape_only() || count < 2 || flops > patience_flops_) return fixed;
   const std::string name =
-      text("placement ", rows, "x", columns, " float32 count ", count, " bytes ", workspace_bytes, " ", specification.description().dump());
-  if (cache_)
-    if (const Json* known = cache_->find(name); is_placement(known, count))
-      return {known->at("batch").as_integer(), static_cast<int>(known->at("queues").as_integer())};
-
-  const auto bytes = [&](const NewtonSchulzPlacement& p) {
-    return newton_schulz_workspace(specification, rows, columns, DType::float32, p.batch, p.queues) + p.batch * rows * columns * 4;
+      text("placement ", rows, "x", columns, " float32 count ", count, " bytes ", most_bytes, " ", specification.description().dump());
+  const auto fits = [&](const NewtonSchulzPlacement& p) {
+    return newton_schulz_bytes(specification, rows, columns, DType::float32, p) <= most_bytes;
   };
+  if (cache_)
+    if (const Json* known = cache_->find(name); is_placement(known, count)) {
+      const NewtonSchulzPlacement placement{known->at("batch").as_integer(), static_cast<int>(known->at("queues").as_integer())};
+      if (fits(placement)) return placement;
+    }
+  const int threads = backend_.information().threads;
   NewtonSchulzPlacement best = fixed;
   double best_seconds = seconds(specification, rows, columns, fixed) * (1.0 - least_gain);
   for (int queues : {1, threads}) {
     for (int64_t batch = queues; batch <= count; batch = batch < count ? std::min(2 * batch, count) : count + 1) {
       const NewtonSchulzPlacement candidate{batch, queues};
-      if (bytes(candidate) > std::max(workspace_bytes, bytes(fixed)) || (batch == fixed.batch && queues == fixed.queues)) continue;
+      if (batch > queues && flops * static_cast<double>(batch) / queues > largest_flops) break;
+      if (!fits(candidate) || (batch == fixed.batch && queues == fixed.queues)) continue;
       const double here = seconds(specification, rows, columns, candidate);
       if (here < best_seconds) best = candidate, best_seconds = here;
     }

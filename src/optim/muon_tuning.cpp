@@ -78,19 +78,29 @@ MuonTuning tune_muon(Backend& backend, const MuonOptions& options, std::span<con
     else
       found->count = std::max(found->count, each.count);
   }
+  // No placement may need more memory than the hungriest fixed one: a dry run has counted that.
+  const int threads = backend.information().threads;
+  std::vector<NewtonSchulzPlacement> fixed;
+  int64_t most_bytes = 0;
   for (const auto& [shape, count] : matrices) {
+    fixed.push_back(
+        newton_schulz_placement(options.newton_schulz, shape[0], shape[1], DType::float32, count, threads, options.workspace_bytes));
+    most_bytes = std::max(most_bytes, newton_schulz_bytes(options.newton_schulz, shape[0], shape[1], DType::float32, fixed.back()));
+  }
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    const Shape& shape = matrices[i].shape;
     const auto known = [&](const MeasuredForm& form) { return form.rows == shape[0] && form.columns == shape[1]; };
     const bool choose = options.tune_numerics && specification.form == IterationForm::automatic;
     if (choose && std::none_of(tuning.forms.begin(), tuning.forms.end(), known)) {
-      NewtonSchulzSpecification fixed = options.newton_schulz;
-      fixed.measured_forms.clear();
-      tuning.forms.push_back({shape[0], shape[1], tuner.form(fixed, shape[0], shape[1])});
+      NewtonSchulzSpecification unmeasured = options.newton_schulz;
+      unmeasured.measured_forms.clear();
+      tuning.forms.push_back({shape[0], shape[1], tuner.form(unmeasured, shape[0], shape[1])});
     }
     // What the other shapes have chosen does not concern this one.
     specification.measured_forms.clear();
     for (const MeasuredForm& form : tuning.forms)
       if (known(form)) specification.measured_forms = {form};
-    tuning.placements.push_back({shape, tuner.placement(specification, shape[0], shape[1], count, options.workspace_bytes)});
+    tuning.placements.push_back({shape, tuner.placement(specification, shape[0], shape[1], matrices[i].count, fixed[i], most_bytes)});
   }
   return tuning;
 }

@@ -14,8 +14,8 @@ namespace {
 const MeasurementKey key{"processor", "avx2", "library", 2};
 constexpr int64_t megabyte = int64_t{1} << 20;
 
-int64_t bytes_of(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns, const NewtonSchulzPlacement& p) {
-  return newton_schulz_workspace(specification, rows, columns, DType::float32, p.batch, p.queues) + p.batch * rows * columns * 4;
+NewtonSchulzPlacement fixed_placement(int64_t rows, int64_t columns, int64_t count) {
+  return newton_schulz_placement({}, rows, columns, DType::float32, count, 2, megabyte);
 }
 
 }  // namespace
@@ -29,13 +29,13 @@ TEST_CASE("the fixed placement fills the threads and keeps the bound") {
           INFO(count << " of " << rows << "x" << columns << " on " << threads << " threads in " << bound);
           const NewtonSchulzPlacement p = newton_schulz_placement(specification, rows, columns, DType::float32, count, threads, bound);
           CHECK((p.batch >= 1 && p.batch <= count && p.queues >= 1 && p.queues <= std::min<int64_t>(p.batch, threads)));
-          CHECK((p.batch == 1 || bytes_of(specification, rows, columns, p) <= bound));
+          CHECK((p.batch == 1 || newton_schulz_bytes(specification, rows, columns, DType::float32, p) <= bound));
           if (rows == 128 && count >= threads && bound == 64 * megabyte) CHECK(p.queues == threads);
           if (p.batch < count && p.batch > p.queues) CHECK(p.batch % p.queues == 0);
         }
 }
 
-TEST_CASE("a tuned placement fits the memory of the fixed one, and the cache gives it back without measuring") {
+TEST_CASE("a tuned placement fits the memory it is given, and the cache gives it back without measuring") {
   TemporaryDirectory directory;
   const auto backend = make_cpu_backend({HostMode::normal, 2, 1, "auto"});
   const NewtonSchulzSpecification specification;
@@ -43,18 +43,21 @@ TEST_CASE("a tuned placement fits the memory of the fixed one, and the cache giv
   {
     MeasurementCache cache("newton_schulz", key, directory.path());
     NewtonSchulzTuner tuner(*backend, &cache);
-    chosen = tuner.placement(specification, 16, 48, 6, megabyte);
+    chosen = tuner.placement(specification, 16, 48, 6, fixed_placement(16, 48, 6), megabyte);
     CHECK(tuner.measurements() > 0);
     CHECK((chosen.batch >= 1 && chosen.batch <= 6 && chosen.queues <= chosen.batch));
-    CHECK(bytes_of(specification, 16, 48, chosen) <= megabyte);
+    CHECK(newton_schulz_bytes(specification, 16, 48, DType::float32, chosen) <= megabyte);
     cache.save();
   }
   MeasurementCache cache("newton_schulz", key, directory.path());
   NewtonSchulzTuner again(*backend, &cache);
-  const NewtonSchulzPlacement known = again.placement(specification, 16, 48, 6, megabyte);
+  const NewtonSchulzPlacement known = again.placement(specification, 16, 48, 6, fixed_placement(16, 48, 6), megabyte);
   CHECK((known.batch == chosen.batch && known.queues == chosen.queues && again.measurements() == 0));
+  // Nothing fits but the fixed choice, and a kept one that does not fit is not taken.
+  const NewtonSchulzPlacement tight = again.placement(specification, 16, 48, 6, {1, 1}, 1);
+  CHECK((tight.batch == 1 && tight.queues == 1));
   // Another count, bound or set is another question.
-  again.placement(specification, 16, 48, 5, megabyte);
+  again.placement(specification, 16, 48, 5, fixed_placement(16, 48, 5), megabyte);
   CHECK(again.measurements() > 0);
 }
 
@@ -62,7 +65,7 @@ TEST_CASE("cache entries of another shape than expected are measured again") {
   const auto backend = make_cpu_backend({HostMode::normal, 2, 1, "auto"});
   const NewtonSchulzSpecification specification;
   MeasurementCache first("newton_schulz", key, {});
-  NewtonSchulzTuner(*backend, &first).placement(specification, 8, 8, 4, megabyte);
+  NewtonSchulzTuner(*backend, &first).placement(specification, 8, 8, 4, fixed_placement(8, 8, 4), megabyte);
   // The name under which it was kept: found through a cache that answers nothing else.
   const std::string name = text("placement 8x8 float32 count 4 bytes ", megabyte, " ", specification.description().dump());
   REQUIRE(first.find(name) != nullptr);
@@ -73,7 +76,7 @@ TEST_CASE("cache entries of another shape than expected are measured again") {
     MeasurementCache cache("newton_schulz", key, {});
     cache.set(name, value);
     NewtonSchulzTuner tuner(*backend, &cache);
-    const NewtonSchulzPlacement p = tuner.placement(specification, 8, 8, 4, megabyte);
+    const NewtonSchulzPlacement p = tuner.placement(specification, 8, 8, 4, fixed_placement(8, 8, 4), megabyte);
     CHECK(tuner.measurements() > 0);
     CHECK((p.batch >= 1 && p.batch <= 4));
   }
@@ -83,17 +86,17 @@ TEST_CASE("what is too large to be worth it, alone or only counted is not measur
   const NewtonSchulzSpecification specification;
   const auto backend = make_cpu_backend({HostMode::normal, 2, 1, "auto"});
   NewtonSchulzTuner impatient(*backend, nullptr, 1e3);
-  const NewtonSchulzPlacement p = impatient.placement(specification, 64, 64, 4, megabyte);
-  const NewtonSchulzPlacement fixed = newton_schulz_placement(specification, 64, 64, DType::float32, 4, 2, megabyte);
+  const NewtonSchulzPlacement fixed = fixed_placement(64, 64, 4);
+  const NewtonSchulzPlacement p = impatient.placement(specification, 64, 64, 4, fixed, megabyte);
   CHECK((p.batch == fixed.batch && p.queues == fixed.queues));
   CHECK(impatient.form(specification, 64, 64) == IterationForm::direct);
   CHECK(impatient.measurements() == 0);
   NewtonSchulzTuner tuner(*backend, nullptr);
-  CHECK(tuner.placement(specification, 64, 64, 1, megabyte).batch == 1);
+  CHECK(tuner.placement(specification, 64, 64, 1, {}, megabyte).batch == 1);
   CHECK(tuner.measurements() == 0);
   const auto counting = make_cpu_backend({HostMode::shape_only, 2, 1, "auto"});
   NewtonSchulzTuner dry(*counting, nullptr);
-  dry.placement(specification, 64, 64, 4, megabyte);
+  dry.placement(specification, 64, 64, 4, fixed, megabyte);
   dry.form(specification, 64, 64);
   CHECK(dry.measurements() == 0);
 }

@@ -75,6 +75,9 @@ struct NewtonSchulzPlacement {
   int64_t batch = 1;
   int queues = 1;  // as in ProductSequence
 };
+// Bytes of the matrices of a call and of what it allocates.
+int64_t newton_schulz_bytes(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns, DType dtype,
+                            const NewtonSchulzPlacement& placement);
 // The fixed choice for `count` matrices of a shape; `workspace_bytes` bounds the matrices of a call and what it allocates
 // (one matrix goes through whatever the bound).
 NewtonSchulzPlacement newton_schulz_placement(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns, DType dtype,

@@ -16,10 +16,9 @@ class NewtonSchulzTuner {
   NewtonSchulzTuner(Backend& backend, MeasurementCache* cache, double patience_flops = 2e10)
       : backend_(backend), cache_(cache), patience_flops_(patience_flops) {}
 
-  // Placement of `count` float32 matrices: the fastest of those that need no more memory than the fixed choice, which a dry
-  // run has counted.
+  // Placement of `count` float32 matrices: the fastest of those within `most_bytes` (newton_schulz_bytes), or `fixed`.
   NewtonSchulzPlacement placement(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns, int64_t count,
-                                  int64_t workspace_bytes);
+                                  const NewtonSchulzPlacement& fixed, int64_t most_bytes);
   // The faster of direct and Gram for one matrix; the fixed one within `least_gain`.
   IterationForm form(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns);
 
