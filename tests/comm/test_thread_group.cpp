@@ -255,6 +255,13 @@ TEST_CASE("ranks in different collectives get an error that names both") {
         "(sum)", "(maximum)");
   check(run([&](Communicator& g) { g.agree(true, "", ExitCode::done); }, [&](Communicator& g) { g.all_gather_text("x"); }), "agree #1",
         "all_gather_text #1");
+  if (shared_memory) {
+    const auto backend = make_cpu_backend();
+    const auto ask = [&](int64_t elements) {
+      return [&, elements](Communicator& g) { g.allocate(*backend, {elements}, DType::float32, MemoryCategory::gradients, "test"); };
+    };
+    check(run(ask(10), ask(11)), "allocate #1 of 10 float32", "allocate #1 of 11 float32");
+  }
   // Rank 1 skipped an operation: the numbers still agree, the operations do not.
   check(run(
             [&](Communicator& g) {
