@@ -45,7 +45,14 @@ TEST_CASE("a dry run needs no data, allocates nothing, and plans for ranks that 
            "/configs/bench_gpt2_124m.json --set model.context_length=1024 --set training.batch_tokens=8192 --dry-run");
   check_refused(dmuon::testing::run_command(command, 30), 0,
                 {"124,439,808 parameters", "Newton-Schulz calls per step: 72", "optimizer_state"});
-  check_refused(dmuon::testing::run_command(command + " --ranks 64", 60), 0, {"over 64 ranks", "lower bound"});
+  check_refused(dmuon::testing::run_command(command + " --ranks 64", 60), 0, {"64 ranks = 1 replica x 64 shards", "lower bound"});
+}
+
+TEST_CASE("the example of two nodes is planned for its four ranks") {
+  const std::string command = text(DMUON_TRAIN, " --config ", dmuon::testing::source_directory(),
+                                   "/configs/dmuon_two_nodes.json --set data.train=[] --set model.vocabulary_size=256 --dry-run --ranks 4");
+  check_refused(dmuon::testing::run_command(command, 30), 0,
+                {"4 ranks = 2 replicas x 2 shards on 2 nodes", "4 units of stage 3", "bfloat16", "to others"});
 }
 
 TEST_CASE("data") {
