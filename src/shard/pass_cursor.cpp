@@ -11,6 +11,7 @@ void PassCursor::begin(bool with_backward) {
   running_ = true;
   next_ = open_ = 0;
   end_ = with_backward ? order_.uses() : order_.forward_uses;
+  passed_.clear();
   for (auto& positions : open_positions_) positions.clear();
   publisher_.begin_pass(with_backward);
 }
@@ -30,10 +31,21 @@ int PassCursor::find(int unit, int from, int to) const {
 
 int PassCursor::find_forward(int unit) const { return running_ ? find(unit, next_, std::min(end_, order_.forward_uses)) : -1; }
 
+// A use that is passed over ends where it would have ended, so that collectives start in one order on all ranks even when
+// each of them is waited for at once.
 void PassCursor::pass_over_until(int position) {
   for (; next_ < position; ++next_) {
+    leave_passed(next_);
     publisher_.pass_over(next_);
-    if (next_ >= order_.forward_uses) reducer_.pass_over(order_.units[static_cast<size_t>(next_)]);
+    if (next_ >= order_.forward_uses) passed_.push_back(next_);
+  }
+  leave_passed(position);
+}
+
+void PassCursor::leave_passed(int position) {
+  while (!passed_.empty() && order_.left[static_cast<size_t>(passed_.back())] <= position) {
+    reducer_.pass_over(order_.units[static_cast<size_t>(passed_.back())]);
+    passed_.pop_back();
   }
 }
 

@@ -32,6 +32,7 @@ class PassCursor {
  private:
   int find(int unit, int from, int to) const;
   void pass_over_until(int position);
+  void leave_passed(int position);
   void enter(int unit, int position);
 
   ShardJob& job_;
@@ -42,6 +43,7 @@ class PassCursor {
   int next_ = 0, end_ = 0;
   int open_ = 0;
   std::vector<std::vector<int>> open_positions_;  // per unit
+  std::vector<int> passed_;                       // backward uses passed over that have not ended yet, the innermost last
 };
 
 }  // namespace dmuon

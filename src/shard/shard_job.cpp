@@ -160,12 +160,16 @@ Event ShardJob::start(Level& level, const Event& ready, const std::string& opera
   level.stream->wait(ready);
   Trace* trace = options.trace;
   auto span = std::make_shared<int64_t>(0);
-  if (trace != nullptr)
-    level.stream->submit([trace, span, bytes, track = level.name, name = unit < 0 ? operation : text(operation, ' ', unit_name(unit))] {
-      *span = trace->begin(track, "communication", name, bytes);
-    });
+  level.stream->submit([trace, span, bytes, running = level.running, track = level.name,
+                        name = unit < 0 ? operation : text(operation, ' ', unit_name(unit))] {
+    running->set(name);
+    if (trace != nullptr) *span = trace->begin(track, "communication", name, bytes);
+  });
   submit(*level.group, *level.stream);
-  if (trace != nullptr) level.stream->submit([trace, span] { trace->end(*span); });
+  level.stream->submit([trace, span, running = level.running] {
+    running->set("");
+    if (trace != nullptr) trace->end(*span);
+  });
   const Event done = level.stream->record();
   if (!options.overlap) wait(done, operation.c_str(), unit);
   return done;
@@ -173,12 +177,21 @@ Event ShardJob::start(Level& level, const Event& ready, const std::string& opera
 
 void ShardJob::wait(const Event& event, const char* what, int unit) {
   if (!event.state()) return;
-  // Nobody wants to see waits for what has already happened.
   const auto start = std::chrono::steady_clock::now();
-  backend.compute_stream().wait(event);
+  try {
+    backend.compute_stream().wait(event);
+  } catch (const CommunicationError& error) {
+    std::string under_way;
+    for (const Levels* levels : {&gradients, &parameters})
+      for (const Level* level : {&levels->shard, &levels->column})
+        if (const std::string running = level->running->get(); !running.empty())
+          under_way += text(under_way.empty() ? "" : ", ", '"', running, "\" of ", level->name);
+    throw CommunicationError(text(error.what(), "; under way: ", under_way));
+  }
   const auto end = std::chrono::steady_clock::now();
   const double seconds = std::chrono::duration<double>(end - start).count();
   *phase += seconds;
+  // Nobody wants to see waits for what has already happened.
   if (options.trace != nullptr && seconds > 2e-6)
     options.trace->record("compute", "wait", unit < 0 ? text("wait for ", what) : text("wait for ", what, ' ', unit_name(unit)), start,
                           end);

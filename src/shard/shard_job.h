@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -16,11 +17,29 @@
 
 namespace dmuon {
 
+// The collective that a stream is running, for messages: what fails stays, since later work is dropped.
+class RunningCollective {
+ public:
+  void set(std::string what) {
+    const std::lock_guard lock(mutex_);
+    what_ = std::move(what);
+  }
+  std::string get() const {
+    const std::lock_guard lock(mutex_);
+    return what_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::string what_;
+};
+
 // A group of ranks and the stream its collectives run on. No group: one rank, nothing moves.
 struct Level {
   std::unique_ptr<Communicator> group;
   std::shared_ptr<Stream> stream;
   std::string name;  // "gradients in the node"
+  std::shared_ptr<RunningCollective> running = std::make_shared<RunningCollective>();
   explicit operator bool() const { return group != nullptr; }
 };
 
@@ -85,6 +104,7 @@ struct ShardJob {
   Event start(Level& level, const Event& ready, const std::string& operation, int unit, int64_t bytes,
               const std::function<void(Communicator&, Stream&)>& submit);
   // Blocks the compute stream until the event and counts the caller's time under `phase`; `what` and `unit` for the trace.
+  // A CommunicationError gets the collectives that are under way, with their units, added to its text.
   void wait(const Event& event, const char* what, int unit = -1);
   void set_deadline(double seconds);
   TrafficBytes traffic() const;
