@@ -13,8 +13,6 @@ struct DeviceBatch {
 };
 DeviceBatch to_device(Backend& backend, Stream& stream, const HostTokenBatch& batch);
 
-using PassSeconds = StepClock;
-
 // Forward and backward of one micro-batch. `gradient_scale` is 1 / (valid targets of the global batch). Returns the sum of
 // the losses (not scaled), added in float64. `context` carries dropout keys; its tape is replaced by one that lives for
 // the call. The clock is left in the backward phase.

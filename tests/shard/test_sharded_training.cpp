@@ -132,9 +132,9 @@ Result train_small(Communicator& world, const Case& c, int steps) {
         ExecutionContext context{*backend, backend->compute_stream()};
         context.dropout_seed = mix64(static_cast<uint64_t>(step));
         context.first_sequence = begin + done;
-        PassSeconds seconds;
-        loss += train_micro_batch(model, context, batch(step, begin + done, count), 1.0 / static_cast<double>(c.global_batch * length),
-                                  seconds);
+        StepClock clock;
+        loss +=
+            train_micro_batch(model, context, batch(step, begin + done, count), 1.0 / static_cast<double>(c.global_batch * length), clock);
       }
       sharded.end_micro_batch();
     }

@@ -1,11 +1,16 @@
 #include <cmath>
 #include <fstream>
+#include <thread>
 
 #include "dmuon/core/error.h"
 #include "dmuon/train/generator.h"
+#include "models/gpt2.h"
 #include "support/catch.h"
+#include "train/counting_communicator.h"
+#include "train/distribution.h"
 #include "train/metrics.h"
 #include "train/run.h"
+#include "train/step_clock.h"
 
 using namespace dmuon;
 
@@ -71,4 +76,82 @@ TEST_CASE("the global batch is fixed in tokens; micro-batches follow the ranks")
       CHECK(samples == 10);
     }
   }
+}
+
+TEST_CASE("the grid follows the machine or the configuration, and divides") {
+  DistributionConfiguration configuration;
+  const auto grid = [&](int nodes, int replicas, int ranks, int machine_nodes) {
+    configuration.nodes = nodes;
+    configuration.replicas = replicas;
+    const RunGrid run = make_run_grid(configuration, ranks, machine_nodes);
+    return std::vector<int>{run.nodes, run.grid.replicas, run.grid.shards};
+  };
+  CHECK(grid(0, 0, 1, 1) == std::vector<int>{1, 1, 1});
+  CHECK(grid(0, 0, 8, 2) == std::vector<int>{2, 2, 4});
+  CHECK(grid(2, 0, 6, 1) == std::vector<int>{2, 2, 3});
+  CHECK(grid(0, 1, 8, 2) == std::vector<int>{2, 1, 8});
+  CHECK(grid(2, 4, 8, 1) == std::vector<int>{2, 4, 2});
+  CHECK(grid(0, 0, 3, 2) == std::vector<int>{2, 1, 3});  // two ranks on one host, one on the other
+  CHECK_THROWS_AS(grid(3, 0, 4, 1), ConfigError);
+  CHECK_THROWS_AS(grid(0, 3, 4, 1), ConfigError);
+  CHECK_THROWS_AS(grid(1, 0, 4, 2), ConfigError);
+}
+
+TEST_CASE("stages of units: the first pattern that matches holds, one that decides nothing is refused") {
+  Gpt2Settings settings;
+  settings.layers = 3;
+  settings.heads = 2;
+  settings.width = 8;
+  settings.context_length = 4;
+  settings.vocabulary_size = 11;
+  const Gpt2 model(settings);
+  DistributionConfiguration configuration;
+  configuration.stage = 2;
+  configuration.unit_stages = {"blocks.1=1", "blocks.*=3"};
+  const std::vector<int> stages = make_unit_stages(configuration, model.inventory());
+  REQUIRE(stages.size() == model.inventory().units().size());
+  for (size_t unit = 0; unit < stages.size(); ++unit) {
+    const std::string& name = model.inventory().units()[unit].name;
+    CHECK(stages[unit] == (name == "blocks.1" ? 1 : name.starts_with("blocks.") ? 3 : 2));
+  }
+  configuration.unit_stages = {"blocks.*=3", "blocks.1=1"};
+  CHECK_THROWS_AS(make_unit_stages(configuration, model.inventory()), ConfigError);
+}
+
+TEST_CASE("a job that does not exist counts what each level of the grid would carry") {
+  const RunGrid run{2, {2, 3}};
+  const auto all = make_counting_communicator(4, run);  // replica 1, shard 1
+  const auto backend = make_cpu_backend({.mode = HostMode::shape_only});
+  const Tensor buffer = backend->allocate({60}, DType::float32, MemoryCategory::workspace, "buffer");
+  const auto node = all->split(1, 1, "gradients in the node"), column = all->split(1, 1, "gradients between nodes");
+  CHECK(all->size() == 6);
+  CHECK(node->size() == 3);
+  CHECK(node->rank() == 1);
+  CHECK(column->size() == 2);
+  CHECK(column->rank() == 1);
+  Stream& stream = backend->compute_stream();
+  const std::vector<int64_t> thirds{0, 10, 30, 60}, halves{0, 20, 60};
+  node->reduce_scatter_v(stream, buffer, thirds, buffer.flat(10, 20), false);
+  CHECK(node->traffic().inside == 40 * 4);
+  CHECK(node->traffic().between == 0);
+  column->all_gather_v(stream, buffer, halves);
+  CHECK(column->traffic().inside == 0);
+  CHECK(column->traffic().between == 40 * 4);
+}
+
+TEST_CASE("every instant of a step belongs to one phase") {
+  Trace trace;
+  StepClock clock(&trace);
+  clock.enter(StepPhase::forward);
+  clock.enter(StepPhase::forward);
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  clock.enter(StepPhase::update);
+  clock.enter(StepPhase::other);
+  CHECK(clock.seconds(StepPhase::forward) >= 0.005);
+  CHECK(clock.seconds(StepPhase::backward) == 0.0);
+  const std::vector<Trace::Span> spans = trace.spans();
+  REQUIRE(spans.size() == 2);
+  CHECK(spans[0].name == "forward");
+  CHECK(spans[1].name == "update");
+  CHECK(spans[0].end == spans[1].start);
 }
