@@ -67,9 +67,10 @@ void check_distribution(const DistributionConfiguration& d, Findings& findings) 
                       "\": every rank updates whole parameters, which stage 3 is meant to avoid; found stage 3 (distribution.stage, "
                       "distribution.unit_stages); choose 1 or 2"));
   if (d.method == "gather" && d.compute_dtype != "float32")
-    findings.add(text("distribution.method = \"gather\": updates in the values it computes with, so distribution.compute_dtype must be "
-                      "\"float32\", found \"",
-                      d.compute_dtype, "\""));
+    findings.add(
+        text("distribution.method = \"gather\": updates in the values it computes with, so distribution.compute_dtype must be "
+             "\"float32\", found \"",
+             d.compute_dtype, "\""));
   if (d.nodes > 0 && d.replicas > 0 && d.replicas % d.nodes != 0 && d.nodes % d.replicas != 0)
     findings.add(text("distribution.replicas = ", d.replicas, ": neither a multiple nor a divisor of distribution.nodes = ", d.nodes,
                       ", so that a shard group would lie across nodes unevenly"));
