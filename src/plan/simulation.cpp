@@ -303,6 +303,7 @@ Simulation simulate(const ModelInventory& inventory, const Hardware& hardware, c
   plan_options.window_units = options.window_units;
   plan_options.time_limit_seconds = options.time_limit_seconds;
   plan_options.memory_limit_bytes = options.memory_limit_bytes;
+  plan_options.cut_elements = options.cut_elements;
   plan_options.cost_model = &costs;
   const auto plan_by = [&](PlanStrategy strategy) {
     plan_options.strategy = strategy;

@@ -1,5 +1,8 @@
 #include "train/planned_inventory.h"
 
+#include <algorithm>
+
+#include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
 #include "train/rules.h"
 #include "train/run.h"
@@ -38,6 +41,14 @@ ModelInventory planned_inventory(const Configuration& configuration, const std::
 
 SimulationOptions planned_options(const Configuration& configuration) {
   const DistributionConfiguration& distribution = configuration.distribution;
+  if (!distribution.unit_stages.empty())
+    throw ConfigError(
+        "distribution.unit_stages: dmuon_plan predicts one stage for all units; set it to [] for the prediction, or ask "
+        "dmuon_train --dry-run, which follows it");
+  if (distribution.replicas > 0 && distribution.replicas != std::max<int64_t>(1, distribution.nodes))
+    throw ConfigError(text("distribution.replicas: dmuon_plan predicts as many replicas as nodes (",
+                           std::max<int64_t>(1, distribution.nodes), "), found ", distribution.replicas,
+                           "; set it to 0 for the prediction, or ask dmuon_train --dry-run"));
   SimulationOptions options;
   options.nodes = static_cast<int>(distribution.nodes);
   options.planner = plan_strategy_from_name(distribution.planner);
@@ -46,6 +57,7 @@ SimulationOptions planned_options(const Configuration& configuration) {
   options.stage = static_cast<int>(distribution.stage);
   options.look_ahead = static_cast<int>(distribution.look_ahead);
   options.memory_limit_bytes = distribution.memory_limit_bytes;
+  options.cut_elements = distribution.cut_elements;
   return options;
 }
 

@@ -29,7 +29,8 @@ struct SimulationOptions {
   double time_limit_seconds = 10.0;  // of the milp planner
   int stage = 1;                     // 1 to 3, for memory and traffic
   int look_ahead = 2;                // units published ahead at stage 3
-  int64_t memory_limit_bytes = 0;    // of masters, gradients and state of a rank; 0: none
+  int64_t memory_limit_bytes = 0;    // of masters, gradients and state of a rank; 0: none; the compared planners run without
+  int64_t cut_elements = 16384;      // of element-wise tensors
   // One of them gives step times: a measured step with AdamW, whose time without the optimizer is kept for the others, or
   // tokens that a rank computes per step. Either hides the links' time until they take longer.
   double adamw_step_seconds = 0.0;
