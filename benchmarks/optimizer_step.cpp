@@ -1,8 +1,8 @@
 // The optimizer's update alone, on the shapes of an inventory file, by every method in the same binary:
 //   mpirun --oversubscribe -np 8 dmuon_bench optimizer-step --inventory configs/inventories/wall-oss-0.5.json --divide 8
-// Methods take turns. Without publishing, collectives are silent while the update runs (make_null_communicator), which also
-// spares the gather method the gathering of its gradients. Balance is the largest CPU time of a rank over the mean one:
-// ranks that share processors would hide it in wall time.
+// Methods take turns in rounds; ratios are medians of the rounds' ratios. Without publishing, collectives are silent while the update runs
+// (make_null_communicator), which also spares the gather method the gathering of its gradients. Balance is the largest CPU time of a rank
+// over the mean one: ranks that share processors would hide it in wall time.
 #include <algorithm>
 #include <cstdio>
 #include <optional>
@@ -59,7 +59,7 @@ class OptimizerStep {
         inventory_(load_inventory(option(arguments, "inventory", "configs/inventories/wall-oss-0.5.json"))),
         divide_(std::max(1, std::stoi(option(arguments, "divide", "8")))) {}
 
-  // Median seconds, the median of its CPU times, balance.
+  // Of every round: medians of its turns.
   struct Result {
     std::vector<double> seconds, total_cpu, balance;
   };
@@ -72,8 +72,10 @@ class OptimizerStep {
     distribution.planner = option(arguments_, "planner", "greedy");
     distribution.nodes = std::stoi(option(arguments_, "nodes", "0"));
     const RunGrid grid = make_run_grid(distribution, world_.size(), count_nodes(world_));
+    const std::unique_ptr<Communicator> divided = divide_ranks(distribution, grid, *transport_);
+    Communicator& transport = divided ? *divided : *transport_;
     RuleTable rules = make_rules(model.inventory(), mode.kernels);
-    if (mode.kernels == Kernels::tuned) tune(model.inventory(), rules);
+    if (mode.kernels == Kernels::tuned) tune(distribution, model.inventory(), rules);
     std::optional<CostModel> costs;
     if (option(arguments_, "costs", "measured") == "measured" && mode.method == "owner")
       costs = agree_on_update_costs(world_, *backend_,
@@ -89,15 +91,19 @@ class OptimizerStep {
                                        .stored = {},
                                        .costs = costs ? &*costs : nullptr});
     ShardedModelOptions options = sharded_options(distribution, model.inventory(), grid.grid);
-    UpdateJob job(*backend_, *transport_, model, std::move(rules), std::move(plan), std::move(options), {0.02, 0.001});
+    UpdateJob job(*backend_, transport, model, std::move(rules), std::move(plan), std::move(options), {0.02, 0.001});
     job.turn(true);  // pages, caches, and gathered gradients that are numbers
     if (!mode.publish) job.around = [this](bool begin) { *silent_ = begin; };
+    Result turns;
     for (int i = 0; i < arguments_.pairs; ++i) {
       const UpdateTurn turn = job.turn(mode.publish);
-      result.seconds.push_back(turn.seconds);
-      result.total_cpu.push_back(turn.total_cpu());
-      result.balance.push_back(turn.balance());
+      turns.seconds.push_back(turn.seconds);
+      turns.total_cpu.push_back(turn.total_cpu());
+      turns.balance.push_back(turn.balance());
     }
+    result.seconds.push_back(spread_of(turns.seconds).median);
+    result.total_cpu.push_back(spread_of(turns.total_cpu).median);
+    result.balance.push_back(spread_of(turns.balance).median);
   }
 
   std::string title() const {
@@ -117,10 +123,17 @@ class OptimizerStep {
     return table;
   }
 
-  void tune(const Inventory& inventory, RuleTable& rules) {
+  // For what a rank updates in one call: all of a window where every rank does everything.
+  void tune(const DistributionConfiguration& distribution, const Inventory& inventory, RuleTable& rules) {
     Configuration configuration;
     configuration.tuning.enabled = true;
-    tune_rules(world_, *backend_, {configuration, inventory, rules, world_.size(), {}});
+    tune_rules(world_, *backend_,
+               {.configuration = configuration,
+                .inventory = inventory,
+                .table = rules,
+                .slots = distribution.method == "owner" ? world_.size() : 1,
+                .window_units = static_cast<int>(distribution.window_units),
+                .stored = {}});
   }
 
   const Arguments& arguments_;
@@ -152,11 +165,14 @@ Json::Array run_on(const Arguments& arguments, Communicator& world) {
 
   Json::Array rows;
   if (world.rank() != 0) return rows;
-  const double base = spread_of(results[0].seconds).median, base_cpu = spread_of(results[0].total_cpu).median;
-  double before = base;
+  const auto ratio = [](const std::vector<double>& above, const std::vector<double>& below) {
+    std::vector<double> ratios;
+    for (size_t round = 0; round < below.size(); ++round) ratios.push_back(above[round] / below[round]);
+    return spread_of(ratios).median;
+  };
   for (size_t m = 0; m < modes.size(); ++m) {
     const Spread seconds = spread_of(results[m].seconds);
-    const double cpu = spread_of(results[m].total_cpu).median;
+    const OptimizerStep::Result& above = results[m == 0 ? 0 : m - 1];
     Json row = Json::object();
     row.set("job", bench.title());
     row.set("mode", modes[m].name);
@@ -164,13 +180,12 @@ Json::Array run_on(const Arguments& arguments, Communicator& world) {
     row.set("milliseconds", seconds.median * 1e3);
     row.set("lower_quartile", seconds.lower_quartile * 1e3);
     row.set("upper_quartile", seconds.upper_quartile * 1e3);
-    row.set("times_first_row", base / seconds.median);
-    row.set("times_row_above", before / seconds.median);
-    row.set("cpu_seconds_of_all_ranks", cpu);
-    row.set("times_first_row_cpu", base_cpu / cpu);
+    row.set("times_first_row", ratio(results[0].seconds, results[m].seconds));
+    row.set("times_row_above", ratio(above.seconds, results[m].seconds));
+    row.set("cpu_seconds_of_all_ranks", spread_of(results[m].total_cpu).median);
+    row.set("times_first_row_cpu", ratio(results[0].total_cpu, results[m].total_cpu));
     row.set("balance", spread_of(results[m].balance).median);
     rows.push_back(std::move(row));
-    before = seconds.median;
   }
   return rows;
 }

@@ -72,10 +72,15 @@ class Side {
 
   void turn(bool silent) {
     *silent_ = silent;
-    training_.step();  // so that the first timed step has a publish before it
+    // Every timed step has a publish before it, whose bytes are on the card before they are counted.
+    training_.step();
+    training_.sharded().wait_for_parameters();
+    synchronize();
+    const double link = link_bytes();
+    training_.step();
     synchronize();
     const auto start = std::chrono::steady_clock::now();
-    const double waited = training_.sharded().exposed_seconds(), link = link_bytes();
+    const double waited = training_.sharded().exposed_seconds();
     const TrafficBytes sent = training_.sharded().traffic();
     constexpr int steps = 2;
     for (int i = 0; i < steps; ++i) training_.step();
@@ -90,7 +95,7 @@ class Side {
     }
     training_.sharded().wait_for_parameters();
     synchronize();
-    if (!silent) card_bytes.push_back((link_bytes() - link) / (steps));
+    if (!silent) card_bytes.push_back((link_bytes() - link) / (steps + 1));
     *silent_ = false;
   }
 
@@ -107,6 +112,7 @@ class Side {
     return (training_.grid().grid.replicas - 1) * elements *
            (reduces * bytes(c.distribution.gradient_dtype) + bytes(c.distribution.compute_dtype));
   }
+  int nodes() { return training_.grid().nodes; }
   // Share of the communication of this rank during which it did not wait.
   double hidden_share() const {
     const std::vector<Interval> moved = merged(moved_);
@@ -169,6 +175,8 @@ Json::Array run_on(const Arguments& arguments, Communicator& world) {
     row.set("inside_megabytes", 1e-6 * spread_of(side->inside_bytes).median);
     row.set("between_megabytes", 1e-6 * spread_of(side->between_bytes).median);
     row.set("between_formula_megabytes", 1e-6 * side->formula_between());
+    // The formula counts both directions of all nodes.
+    row.set("card_formula_megabytes", 1e-6 * side->formula_between() / side->nodes());
     row.set("card_of_rank_0_megabytes", 1e-6 * spread_of(side->card_bytes).median);
     rows.push_back(std::move(row));
   }

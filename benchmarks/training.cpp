@@ -24,6 +24,15 @@ Json::Array run_job(const std::function<Json::Array(World& job)>& work) {
   return rows;
 }
 
+namespace {
+
+// distribution.nodes may ask for more nodes than the machine has, as in dmuon_train.
+std::unique_ptr<Communicator> divide(const DistributionConfiguration& distribution, Communicator& world) {
+  return divide_ranks(distribution, make_run_grid(distribution, world.size(), count_nodes(world)), world);
+}
+
+}  // namespace
+
 Training::Training(const std::string& config, int threads) : Training(make_self_communicator(), nullptr, config, {}, threads, nullptr) {}
 
 Training::Training(const std::string& config, const std::vector<std::string>& overrides, int threads, Communicator& world, Trace* trace)
@@ -33,14 +42,23 @@ Training::Training(std::unique_ptr<Communicator> self, Communicator* world, cons
                    const std::vector<std::string>& overrides, int threads, Trace* trace)
     : configuration_(load_configuration(config, overrides)),
       self_(std::move(self)),
-      world_(world != nullptr ? *world : *self_),
+      divided_(world != nullptr ? divide(configuration_.distribution, *world) : nullptr),
+      world_(divided_           ? *divided_
+             : world != nullptr ? *world
+                                : *self_),
       backend_(make_cpu_backend({.mode = HostMode::normal, .threads = threads})),
       plan_(make_model(configuration_, TokenData{}, models())),
       rules_(make_rules(configuration_.optimizer, plan_.model->inventory())),
       grid_(make_run_grid(configuration_.distribution, world_.size(), count_nodes(world_))),
       shape_(step_shape(configuration_, world_.size())) {
   const Inventory& inventory = plan_.model->inventory();
-  tune_rules(world_, *backend_, {configuration_, inventory, rules_.table, world_.size(), {}});
+  tune_rules(world_, *backend_,
+             {.configuration = configuration_,
+              .inventory = inventory,
+              .table = rules_.table,
+              .slots = configuration_.distribution.method == "owner" ? world_.size() : 1,
+              .window_units = static_cast<int>(configuration_.distribution.window_units),
+              .stored = {}});
   Plan plan = agree_on_plan(
       world_,
       {.configuration = configuration_.distribution, .inventory = inventory, .table = rules_.table, .grid = grid_.grid, .stored = {}});

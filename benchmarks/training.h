@@ -50,7 +50,8 @@ class Training {
   void update(StepClock& clock, bool until_published);
 
   Configuration configuration_;
-  std::unique_ptr<Communicator> self_;  // where no other was given
+  std::unique_ptr<Communicator> self_;     // where no other was given
+  std::unique_ptr<Communicator> divided_;  // into virtual nodes, where the configuration asks for them
   Communicator& world_;
   std::unique_ptr<Backend> backend_;
   ModelPlan plan_;

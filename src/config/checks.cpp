@@ -59,6 +59,8 @@ std::set<int64_t> check_stages(const DistributionConfiguration& d, Findings& fin
 
 void check_distribution(const DistributionConfiguration& d, Findings& findings) {
   const std::set<int64_t> stages = check_stages(d, findings);
+  if (d.method == "replicated" && d.reduce == "every")
+    findings.add("distribution.reduce = \"every\": method replicated keeps whole gradients and reduces once a step; use auto or last");
   if (d.reduce == "last" && *stages.rbegin() > 1)
     findings.add(text("distribution.reduce = \"last\": only stage 1 keeps whole gradients until the last micro-batch; found stage ",
                       *stages.rbegin(), " (distribution.stage, distribution.unit_stages)"));

@@ -113,7 +113,7 @@ Rows distribution_rows() {
       DMUON_KEY("distribution.compute_dtype", distribution.compute_dtype, one_of({"float32", "bfloat16"}),
                 "Element type of published parameters; every rank computes with the published value, masters stay float32."),
       DMUON_KEY("distribution.gradient_dtype", distribution.gradient_dtype, one_of({"float32", "bfloat16"}),
-                "Element type in which gradients travel; they are added in float32."),
+                "Element type in which gradients travel, node sums between nodes too; each level adds in float32."),
       DMUON_KEY("distribution.cut_elements", distribution.cut_elements, between(1, 1e12),
                 "Element-wise tensors may be cut between ranks at multiples of this many elements."),
       DMUON_KEY("communication.start_timeout_seconds", communication.start_timeout_seconds, above(0),

@@ -80,6 +80,7 @@ void ShardedModel::begin_step(int64_t micro_batches) {
 }
 
 void ShardedModel::begin_micro_batch() {
+  parts_->job.phase = &parts_->job.exposed.forward;
   parts_->reducer.begin_micro_batch();
   parts_->cursor.begin(true);
 }
@@ -99,7 +100,7 @@ void ShardedModel::skip_forward_pass() {
 
 GradientReport ShardedModel::finish_gradients(std::span<const double> extras) {
   ShardJob& job = parts_->job;
-  job.phase = &job.exposed.backward;
+  job.phase = &job.exposed.update;  // as the step's clock counts it: the backward pass is over
   parts_->reducer.finish();
   if (job.options.inject) {
     if (job.replicated())

@@ -18,7 +18,9 @@ class CountingCommunicator final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(members_.size()); }
   std::string host(int) const override { return "nowhere"; }
-  int node(int rank) const override { return members_[static_cast<size_t>(rank)] * run_.nodes / run_.grid.ranks(); }
+  int node(int rank) const override {
+    return static_cast<int>(int64_t{members_[static_cast<size_t>(rank)]} * run_.nodes / run_.grid.ranks());
+  }
   Tensor allocate(Backend& backend, const Shape& shape, DType dtype, MemoryCategory category, std::string_view name) override {
     return backend.allocate(shape, dtype, category, name);
   }

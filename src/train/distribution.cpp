@@ -45,6 +45,22 @@ RunGrid make_run_grid(const DistributionConfiguration& configuration, int ranks,
   return run;
 }
 
+std::unique_ptr<Communicator> divide_ranks(const DistributionConfiguration& configuration, const RunGrid& run, Communicator& all) {
+  const bool follows_nodes = configuration.nodes > 0 || configuration.replicas == 0;
+  if (run.nodes > 1 && all.size() % run.nodes == 0 && follows_nodes) {
+    const int run_length = all.size() / run.nodes;
+    for (int rank = 0; rank < all.size(); ++rank) {
+      const int first = rank / run_length * run_length;
+      if (all.node(rank) == all.node(first)) continue;
+      throw ConfigError(text("distribution: ", run.nodes, " nodes of ", run_length, " consecutive ranks each, but rank ", rank, " is on ",
+                             all.host(rank), " and rank ", first, " on ", all.host(first),
+                             "; start the ranks of a node one after the other, as many on each (mpirun --map-by slot), or set "
+                             "distribution.replicas (1 shards over all ranks)"));
+    }
+  }
+  return run.nodes > count_nodes(all) ? all.divide_into_nodes(run.nodes, "virtual nodes") : nullptr;
+}
+
 std::vector<int> make_unit_stages(const DistributionConfiguration& configuration, const Inventory& inventory) {
   std::vector<int> stages(inventory.units().size(), static_cast<int>(configuration.stage));
   std::vector<bool> decided(stages.size(), false);
@@ -105,6 +121,7 @@ std::string describe_distribution(const DistributionConfiguration& configuration
         parts.push_back(text(count, count == 1 ? " unit" : " units", " of stage ", stage));
     stages = join(parts, ", ");
   }
+  if (configuration.method == "replicated") stages = "everything on every rank";  // whatever the stage says
   const RankGrid& grid = run.grid;
   std::string out = text(configuration.method, ", ", stages, ", ", grid.ranks(), grid.ranks() == 1 ? " rank" : " ranks");
   if (grid.ranks() > 1) out += text(" = ", grid.replicas, grid.replicas == 1 ? " replica x " : " replicas x ", grid.shards, " shards");

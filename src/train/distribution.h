@@ -19,11 +19,15 @@ struct RunGrid {
 };
 
 // `machine_nodes`: nodes that the ranks really are on. ConfigError naming distribution.nodes or .replicas and `ranks`
-// where one does not divide the other, or where a shard group would cross nodes unevenly.
+// where one does not divide the other.
 RunGrid make_run_grid(const DistributionConfiguration& configuration, int ranks, int machine_nodes);
 
 // Nodes of a group, by Communicator::node.
 int count_nodes(const Communicator& world);
+
+// The ranks as the grid wants them: `all` divided into virtual nodes where the run has more than the machine, null where `all`
+// serves. Collective. ConfigError naming the first rank that is not on the node of its run of consecutive ranks.
+std::unique_ptr<Communicator> divide_ranks(const DistributionConfiguration& configuration, const RunGrid& run, Communicator& all);
 
 // One stage per unit. ConfigError naming a pattern that matches no unit, with the units there are.
 std::vector<int> make_unit_stages(const DistributionConfiguration& configuration, const Inventory& inventory);

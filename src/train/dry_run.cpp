@@ -121,11 +121,11 @@ DryRunReport dry_run(const Configuration& configuration, const TokenData& data, 
     if (rules.routing.share[rule].tensors > 0)
       report.optimizer_bytes_per_parameter[rules.table.rules[rule]->name()] =
           4.0 * static_cast<double>(rules.table.rules[rule]->state().size());
-  const Plan owners = make_run_plan(configuration.distribution, plan.model->inventory(), rules.table, run.grid);
+  report.plan = make_run_plan(configuration.distribution, plan.model->inventory(), rules.table, run.grid);
   for (int rank = 0; rank < ranks; ++rank) {
     // Ranks differ by their slots only; a large job is sampled at its ends.
     if (ranks > 16 && rank >= 8 && rank < ranks - 8) continue;
-    const RankCost cost = simulate_rank(configuration, data, families, rank, run, owners, threads);
+    const RankCost cost = simulate_rank(configuration, data, families, rank, run, report.plan, threads);
     report.optimizer_flops_per_step += cost.optimizer_flops;
     if (rank == 0 || cost.memory.total.peak > report.memory.total.peak) {
       report.memory = cost.memory;
@@ -143,14 +143,15 @@ std::string describe_dry_run(const Configuration& configuration, const TokenData
   const ModelPlan model = make_model(configuration, data, families);
   const Inventory& inventory = model.model->inventory();
   const RunRules rules = make_rules(configuration.optimizer, inventory);
-  const Plan plan = make_run_plan(configuration.distribution, inventory, rules.table, run.grid);
+  const Plan& plan = report.plan;
   const StepShape shape = step_shape(configuration, ranks);
   const auto tera = [](double flops) { return format_number(flops * 1e-12, 4) + " TFLOP"; };
 
   std::string out =
       text("Model ", configuration.model.family, ": ", format_count(inventory.elements()), " parameters in ", inventory.units().size(),
            " units\n\nRouting\n", rules.routing_table, "\nRanks: ", describe_distribution(configuration.distribution, inventory, run),
-           "\nPlan: ", describe_plan(plan, plan_tensors(configuration.distribution, inventory, rules.table), false), "\n");
+           "\nPlan: ", describe_plan(plan, plan_tensors(configuration.distribution, inventory, rules.table), false),
+           configuration.distribution.cost_model == "measured" ? "; the run measures its costs and may own otherwise" : "", "\n");
   std::vector<std::vector<std::string>> loads{{"rank", "whole tensors", "update cost", "elements held"}};
   for (int rank = 0; rank < std::min(ranks, 32); ++rank) {
     int64_t whole = 0, elements = 0;

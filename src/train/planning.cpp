@@ -75,6 +75,19 @@ Json plan_json(const Plan& plan, const DistributionConfiguration& configuration,
   return out;
 }
 
+bool stored_plan_applies(const PlanRequest& request) {
+  if (request.stored.empty()) return false;
+  try {
+    const Json stored = parse_json(request.stored, "plan.json");
+    if (!foreign_option(stored, options_json(request.configuration, request.grid)).empty()) return false;
+    plan_from_json(stored, plan_tensors(request.configuration, request.inventory, request.table),
+                   static_cast<int>(request.inventory.units().size()), "the checkpoint's plan.json");
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 Plan agree_on_plan(Communicator& world, const PlanRequest& request) {
   const std::vector<PlanTensor> tensors = plan_tensors(request.configuration, request.inventory, request.table);
   const int units = static_cast<int>(request.inventory.units().size());

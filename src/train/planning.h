@@ -36,6 +36,9 @@ struct PlanRequest {
 // what rank 0 sends. Logs how it came about, with makespans, bound and gap. AgreedError where no plan can be made.
 Plan agree_on_plan(Communicator& world, const PlanRequest& request);
 
+// Whether that plan will be the stored one. Pure.
+bool stored_plan_applies(const PlanRequest& request);
+
 // One paragraph for the log: method, makespan by planner, lower bound, gap, levelling.
 std::string describe_plan(const Plan& plan, const std::vector<PlanTensor>& tensors, bool measured);
 

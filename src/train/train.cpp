@@ -122,8 +122,13 @@ int run_on_grid(const TrainArguments& arguments, const Configuration& configurat
                            *model.model, data, rules, grid));
   for (const std::string& warning : rules.routing.warnings)
     if (world.rank() == 0) log_warning(warning);
-  const Json tuning =
-      tune_rules(world, *backend, {configuration, inventory, rules.table, world.size(), stored_text(reader.get(), "tuning.json")});
+  const Json tuning = tune_rules(world, *backend,
+                                 {.configuration = configuration,
+                                  .inventory = inventory,
+                                  .table = rules.table,
+                                  .slots = configuration.distribution.method == "owner" ? world.size() : 1,
+                                  .window_units = static_cast<int>(configuration.distribution.window_units),
+                                  .stored = stored_text(reader.get(), "tuning.json")});
   TrainState state;
   agreed(world, [&] {
     if (!reader) return;
@@ -131,19 +136,20 @@ int run_on_grid(const TrainArguments& arguments, const Configuration& configurat
     state = train_state_from_json(reader->train_state());
   });
   CostModel costs;
-  if (configuration.distribution.cost_model == "measured")
+  PlanRequest planning{.configuration = configuration.distribution,
+                       .inventory = inventory,
+                       .table = rules.table,
+                       .grid = grid.grid,
+                       .stored = stored_text(reader.get(), "plan.json"),
+                       .costs = &costs};
+  if (configuration.distribution.cost_model == "measured" && !stored_plan_applies(planning))
     costs = agree_on_update_costs(world, *backend,
                                   {.tensors = plan_tensors(configuration.distribution, inventory, rules.table),
                                    .rules = rules.table.rules,
                                    .window_units = static_cast<int>(configuration.distribution.window_units),
                                    .published_dtype = sharding.compute_dtype,
                                    .cache_directory = cache_directory(configuration.tuning)});
-  Plan plan = agree_on_plan(world, {.configuration = configuration.distribution,
-                                    .inventory = inventory,
-                                    .table = rules.table,
-                                    .grid = grid.grid,
-                                    .stored = stored_text(reader.get(), "plan.json"),
-                                    .costs = &costs});
+  Plan plan = agree_on_plan(world, planning);
   agreed(world, [&] {
     if (world.rank() != 0) return;
     const Path output(configuration.output);
@@ -219,9 +225,12 @@ int run(const TrainArguments& arguments, World& launched, const std::vector<Mode
     return 0;
   }
   RunGrid grid;
-  agreed(all, [&] { grid = make_run_grid(configuration.distribution, all.size(), machine_nodes); });
-  if (grid.nodes <= machine_nodes) return run_on_grid(arguments, configuration, launched, all, grid, threads, families);
-  const std::unique_ptr<Communicator> divided = all.divide_into_nodes(grid.nodes, "virtual nodes");
+  std::unique_ptr<Communicator> divided;
+  agreed(all, [&] {
+    grid = make_run_grid(configuration.distribution, all.size(), machine_nodes);
+    divided = divide_ranks(configuration.distribution, grid, all);
+  });
+  if (!divided) return run_on_grid(arguments, configuration, launched, all, grid, threads, families);
   divided->set_deadline(configuration.communication.start_timeout_seconds);
   return run_on_grid(arguments, configuration, launched, *divided, grid, threads, families);
 }

@@ -60,10 +60,11 @@ RunResult Trainer::run() {
     if (due(configuration.training.replica_check_interval) || last()) parts_.sharded.check_replicas();
     if (due(configuration.evaluation.interval) || last()) metrics_.validation_loss = evaluate_now();
     progress_.step(metrics_);
-    agreed(parts_.world, [&] {
-      if (metrics_file_ && (due(configuration.logging.interval) || last() || metrics_.validation_loss || metrics_.skipped))
-        append_metrics();
-    });
+    // Known to all ranks alike; without a line to write nobody waits for rank 0.
+    if (due(configuration.logging.interval) || last() || metrics_.validation_loss || metrics_.skipped)
+      agreed(parts_.world, [&] {
+        if (metrics_file_) append_metrics();
+      });
     if (due(configuration.checkpoint.interval) || (last() && configuration.checkpoint.at_end) || stop_requested_) save_now();
     if (due(configuration.sample.interval)) sample_now();
   }

@@ -17,20 +17,35 @@ const RuleConfiguration& configuration_of(const OptimizerConfiguration& optimize
   return optimizer.overrides[rule - 2];
 }
 
-// Whole tensors of a rule by shape, and how many of each a rank has to expect.
-std::vector<ShapeCount> shapes_of(const Inventory& inventory, const RuleTable& table, size_t rule, int slots) {
+// Whole tensors of a rule by shape, and how many of each a rank has to expect in one call: its share of the fullest window.
+std::vector<ShapeCount> shapes_of(const TuningRequest& request, size_t rule) {
   std::vector<ShapeCount> shapes;
-  if (table.rules[rule]->cutting() != Cutting::whole) return shapes;
-  for (size_t i = 0; i < inventory.parameters().size(); ++i) {
-    if (table.rule_of[i] != static_cast<int>(rule)) continue;
-    const Shape& shape = inventory.parameters()[i].shape;
-    const auto found = std::find_if(shapes.begin(), shapes.end(), [&](const ShapeCount& each) { return each.shape == shape; });
-    if (found == shapes.end())
-      shapes.push_back({shape, 1});
+  if (request.table.rules[rule]->cutting() != Cutting::whole) return shapes;
+  std::vector<ShapeCount> window;  // parameters are in the order of their units
+  int current = -1;
+  const auto close = [&] {
+    for (const ShapeCount& each : window) {
+      const int64_t share = divide_up(each.count, request.slots);
+      const auto found = std::find_if(shapes.begin(), shapes.end(), [&](const ShapeCount& other) { return other.shape == each.shape; });
+      if (found == shapes.end())
+        shapes.push_back({each.shape, share});
+      else
+        found->count = std::max(found->count, share);
+    }
+    window.clear();
+  };
+  for (size_t i = 0; i < request.inventory.parameters().size(); ++i) {
+    const ParameterDeclaration& parameter = request.inventory.parameters()[i];
+    if (request.table.rule_of[i] != static_cast<int>(rule)) continue;
+    if (parameter.unit / request.window_units != current) close();
+    current = parameter.unit / request.window_units;
+    const auto found = std::find_if(window.begin(), window.end(), [&](const ShapeCount& each) { return each.shape == parameter.shape; });
+    if (found == window.end())
+      window.push_back({parameter.shape, 1});
     else
       ++found->count;
   }
-  for (ShapeCount& each : shapes) each.count = divide_up(each.count, slots);
+  close();
   return shapes;
 }
 
@@ -55,7 +70,7 @@ Json tune_rules(Communicator& world, Backend& backend, const TuningRequest& requ
     Json all = Json::array();
     for (size_t rule = 0; rule < request.table.rules.size(); ++rule) {
       const bool numerics = configuration_of(configuration.optimizer, rule).tune_numerics;
-      const std::vector<ShapeCount> shapes = shapes_of(request.inventory, request.table, rule, request.slots);
+      const std::vector<ShapeCount> shapes = shapes_of(request, rule);
       Json choices;
       if (numerics && rule < stored.as_array().size() && !stored.as_array()[rule].is_null()) {
         choices = stored.as_array()[rule];
