@@ -49,7 +49,8 @@ Tensor operand(Backend& backend, const Case& c) {
   return tensor;
 }
 
-Json row_of(const Arguments& arguments, Backend& backend, const Case& c, double peak) {
+// `alone`: a backend of one thread, because the library loses to itself on small products with several; null with one thread.
+Json row_of(const Arguments& arguments, Backend& backend, Backend* alone, const Case& c, double peak) {
   BatchedProduct own;
   std::vector<Multiply> library;
   for (size_t i = 0; i < c.batch; ++i) {
@@ -64,11 +65,16 @@ Json row_of(const Arguments& arguments, Backend& backend, const Case& c, double 
   }
   own.b = own.a;
   own.symmetric = true;
-  const Comparison result = compare(
-      arguments, [&] { backend.matrix().batched_product(backend.compute_stream(), own); },
-      [&] {
-        for (const Multiply& multiply : library) backend.matrix().multiply(backend.compute_stream(), multiply);
-      });
+  const auto against = [&](Backend& other) {
+    return compare(
+        arguments, [&] { backend.matrix().batched_product(backend.compute_stream(), own); },
+        [&] {
+          for (const Multiply& multiply : library) other.matrix().multiply(other.compute_stream(), multiply);
+        });
+  };
+  Comparison result = against(backend);
+  if (alone != nullptr)
+    if (const Comparison single = against(*alone); single.ratio.median > result.ratio.median) result = single;
   const auto n = static_cast<double>(c.n), k = static_cast<double>(c.k), batch = static_cast<double>(c.batch);
   const double gflops = batch * k * n * (n + 1) / result.a_seconds / 1e9;
   Json row = Json::object();
@@ -95,7 +101,10 @@ Json::Array run(const Arguments& arguments) {
     here.threads = threads;
     const auto backend = make_backend(here);
     const double peak = fma_peak_gflops(backend->information().instruction_set, threads);
-    for (const Case& c : cases()) rows.push_back(row_of(here, *backend, c, peak));
+    Arguments single = arguments;
+    single.threads = 1;
+    const auto alone = threads > 1 ? make_backend(single) : nullptr;
+    for (const Case& c : cases()) rows.push_back(row_of(here, *backend, alone.get(), c, peak));
   }
   return rows;
 }
@@ -105,7 +114,7 @@ Json::Array run(const Arguments& arguments) {
 Benchmark symmetric_product_benchmark() {
   return {"symmetric-product",
           "lower triangle and mirror against full products (oneDNN where built in), on 1 thread and on 2 (or up to --threads): "
-          "time_ratio = symmetric / full, operations of the triangle only in gflops",
+          "time_ratio = symmetric / full (the better of the library on one thread and on all), operations of the triangle only in gflops",
           {},
           run};
 }

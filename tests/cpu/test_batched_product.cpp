@@ -175,6 +175,40 @@ TEST_CASE("a sequence of products has the bits of its products one by one, whate
       }
 }
 
+TEST_CASE("results wider than a block of columns are exact") {
+  // 3,100 columns: a second block, mirrored across the border.
+  const auto integers = [](int64_t count, int64_t salt) {
+    std::vector<double> values;
+    for (int64_t i = 0; i < count; ++i) values.push_back(static_cast<double>((i * 7 + salt) % 17 - 8));
+    return values;
+  };
+  const std::vector<Case> wide = {
+      {3100, 3100, 3, false, true, true}, {3100, 3100, 3, true, false, true}, {5, 3100, 7, false, false, false}};
+  for (const std::string& instruction_set : cpu::supported_instruction_sets())
+    for (const Case& c : wide) {
+      INFO(instruction_set << " " << c.m << "x" << c.n << "x" << c.k);
+      const auto backend = cpu_test::make(2, instruction_set);
+      const std::vector<double> a = integers(c.m * c.k, 1), b = c.symmetric ? a : integers(c.n * c.k, 3);
+      BatchedProduct product;
+      product.transpose_a = c.transpose_a, product.transpose_b = c.transpose_b, product.symmetric = c.symmetric;
+      product.a = {cpu_test::tensor(*backend, left_shape(c), a)};
+      product.b = {c.symmetric ? product.a[0] : cpu_test::tensor(*backend, right_shape(c), b)};
+      product.d = {cpu_test::unset(*backend, {c.m, c.n})};
+      backend->matrix().batched_product(backend->compute_stream(), product);
+      const std::vector<double> d = to_doubles(*backend, product.d[0]);
+      int64_t different = 0;
+      for (int64_t i = 0; i < c.m; ++i)
+        for (int64_t j = 0; j < c.n; ++j) {
+          double sum = 0.0;
+          for (int64_t k = 0; k < c.k; ++k)
+            sum += a[static_cast<size_t>(c.transpose_a ? k * c.m + i : i * c.k + k)] *
+                   b[static_cast<size_t>(c.transpose_b ? j * c.k + k : k * c.n + j)];
+          different += d[static_cast<size_t>(i * c.n + j)] != sum;
+        }
+      CHECK(different == 0);
+    }
+}
+
 TEST_CASE("an empty sum leaves beta c plus the diagonal") {
   const auto backend = cpu_test::make(1);
   BatchedProduct product;
