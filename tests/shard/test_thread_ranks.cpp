@@ -11,6 +11,7 @@
 #include "dmuon/optim/muon.h"
 #include "dmuon/shard/sharded_model.h"
 #include "models/gpt2.h"
+#include "shard/delayed_communicator.h"
 #include "support/catch.h"
 #include "train/batches.h"
 
@@ -67,10 +68,10 @@ struct Rank {
       batch.targets.push_back((t * 5 + 5 + world.rank()) % 32);
     }
     batch.valid_targets = 8;
-    PassSeconds seconds;
+    StepClock clock;
     // The last rank has no samples.
     if (world.rank() + 1 < world.size() || world.size() == 1)
-      train_micro_batch(model, {*backend, backend->compute_stream()}, batch, 0.1, seconds);
+      train_micro_batch(model, {*backend, backend->compute_stream()}, batch, 0.1, clock);
     sharded->end_micro_batch();
     sharded->finish_gradients({});
     const StepValues values[] = {{number, 0.01, 1.0}, {number, 0.001, 1.0}};
@@ -82,13 +83,16 @@ struct Rank {
   std::unique_ptr<ShardedModel> sharded;
 };
 
-// Parameter hash of rank 0 after three steps of four thread ranks; empty when a rank failed.
-std::string train(const ShardedModelOptions& options, bool shared_memory) {
+// Parameter hash of rank 0 after three steps of four thread ranks; empty when a rank failed. With a seed, collectives start
+// late by random times.
+std::string train(const ShardedModelOptions& options, bool shared_memory, uint64_t delay_seed = 0) {
   std::string result;
   ThreadGroupOptions group;
   group.ranks_per_node = 4 / options.replicas;
   group.shared_memory = shared_memory;
-  for (const std::string& error : testing::run_ranks(4, group, [&](Communicator& world) {
+  for (const std::string& error : testing::run_ranks(4, group, [&](Communicator& ranks) {
+         testing::DelayedCommunicator delayed(ranks, delay_seed);
+         Communicator& world = delay_seed > 0 ? delayed : ranks;
          Rank rank(world, options);
          for (int64_t step = 1; step <= 3; ++step) rank.step(world, step);
          rank.sharded->check_replicas();
@@ -115,6 +119,24 @@ TEST_CASE("stages, transports and overlap leave the same bits on thread ranks") 
         CHECK(train(options, shared_memory) == expected);
       }
   }
+}
+
+TEST_CASE("collectives that start late change nothing, because everything waits for what it needs") {
+  for (int replicas : {1, 2, 4})
+    for (int stage : {2, 3})
+      for (DType dtype : {DType::float32, DType::bfloat16}) {
+        ShardedModelOptions options;
+        options.replicas = replicas;
+        options.stage = stage;
+        options.compute_dtype = options.gradient_dtype = dtype;
+        const std::string expected = train(options, true);
+        CHECK_FALSE(expected.empty());
+        for (uint64_t seed : {1, 2}) {
+          INFO(replicas << " replicas, stage " << stage << ", " << name_of(dtype) << ", delays " << seed);
+          CHECK(train(options, true, seed) == expected);
+          CHECK(train(options, false, seed) == expected);
+        }
+      }
 }
 
 TEST_CASE("a rank that does not arrive is named with the unit whose collective waits") {
