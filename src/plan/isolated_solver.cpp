@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <limits>
 
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
@@ -17,8 +19,10 @@
 namespace dmuon {
 namespace {
 
-constexpr double grace = 1.5;        // of the limit, and
-constexpr double grace_seconds = 2;  // before the child is killed
+constexpr double grace = 1.5;                    // of the limit, and
+constexpr double grace_seconds = 2;              // before the child is killed
+constexpr double shortest = 0.1, longest = 1e6;  // seconds of a limit
+constexpr int64_t most_closed = 65536;           // descriptors closed one by one
 
 // What the child sends: this, then `values` doubles, then `text` characters of a message.
 struct Answer {
@@ -39,15 +43,31 @@ void write_all(int descriptor, const void* data, size_t bytes) {
   }
 }
 
+MilpLimits clamped(MilpLimits limits) {
+  limits.seconds = limits.seconds > shortest ? std::min(limits.seconds, longest) : shortest;  // NaN, too
+  return limits;
+}
+
+// Leaves /dev/null as the standard streams and `out`, which moves to the next descriptor, and closes everything else: files,
+// sockets and devices of the parent would otherwise stay open for as long as the solver runs. Returns the moved one.
+int keep_only(int out) {
+  const int nowhere = ::open("/dev/null", O_RDWR);
+  for (int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (nowhere >= 0 && standard != out) ::dup2(nowhere, standard);
+  constexpr int kept = STDERR_FILENO + 1;
+  if (::dup2(out, kept) < 0) return out;
+  if (::close_range(kept + 1, std::numeric_limits<unsigned>::max(), 0) != 0)  // a kernel without it
+    for (int each = kept + 1; each < std::min<int64_t>(::sysconf(_SC_OPEN_MAX), most_closed); ++each) ::close(each);
+  return kept;
+}
+
 // Never returns, runs no destructors of the parent's objects and flushes none of its streams.
-[[noreturn]] void run_child(MilpSolver& solver, const MilpProblem& problem, const MilpLimits& limits, int out) {
+[[noreturn]] void run_child(MilpSolver& solver, const MilpProblem& problem, const MilpLimits& limits, int out, pid_t parent) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);     // a killed job leaves no solver behind
+  if (::getppid() != parent) ::_exit(1);  // it died before that
   for (int signal : {SIGINT, SIGTERM, SIGABRT, SIGSEGV, SIGALRM, SIGPIPE}) std::signal(signal, SIG_DFL);
-  ::alarm(static_cast<unsigned>(grace * limits.seconds + 2 * grace_seconds) + 1);  // also when the parent has died
-  const int nowhere = ::open("/dev/null", O_WRONLY);
-  if (nowhere >= 0) {
-    ::dup2(nowhere, STDOUT_FILENO);
-    ::dup2(nowhere, STDERR_FILENO);
-  }
+  ::alarm(static_cast<unsigned>(grace * limits.seconds + 2 * grace_seconds) + 1);  // also when the parent is stopped
+  out = keep_only(out);
   Answer answer;
   MilpSolution solution;
   std::string message;
@@ -97,7 +117,9 @@ class IsolatedSolver final : public MilpSolver {
   explicit IsolatedSolver(std::unique_ptr<MilpSolver> solver) : solver_(std::move(solver)) {}
   std::string name() const override { return solver_->name(); }
 
-  MilpSolution solve(const MilpProblem& problem, const MilpLimits& limits) override {
+  MilpSolution solve(const MilpProblem& problem, const MilpLimits& asked) override {
+    const MilpLimits limits = clamped(asked);
+    const pid_t parent = ::getpid();
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) throw ConfigError(text(name(), " cannot be started: pipe: ", std::strerror(errno)));
     const pid_t child = ::fork();
@@ -107,7 +129,7 @@ class IsolatedSolver final : public MilpSolver {
       ::close(ends[1]);
       throw ConfigError(text(name(), " cannot be started: fork: ", std::strerror(cause)));
     }
-    if (child == 0) run_child(*solver_, problem, limits, ends[1]);
+    if (child == 0) run_child(*solver_, problem, limits, ends[1], parent);
     ::close(ends[1]);
     bool in_time = false;
     const std::string bytes = read_all(ends[0], grace * limits.seconds + grace_seconds, in_time);
@@ -131,7 +153,8 @@ class IsolatedSolver final : public MilpSolver {
     }
     std::memcpy(&answer, bytes.data(), sizeof answer);
     const auto values = static_cast<size_t>(answer.values);
-    if (values > problem.variables.size() || bytes.size() != sizeof answer + values * sizeof(double) + static_cast<size_t>(answer.text)) {
+    if ((values != 0 && values != problem.variables.size()) ||
+        bytes.size() != sizeof answer + values * sizeof(double) + static_cast<size_t>(answer.text)) {
       solution.message = text(name(), " ", failure);
       return solution;
     }

@@ -14,10 +14,10 @@
 namespace dmuon {
 namespace {
 
-constexpr double close_enough = 5e-4;   // relative distance to the bound at which searching on is not worth the time
 constexpr double whole_gap = 1e-5;      // of the whole program
 constexpr double smallest_gain = 1e-7;  // relative
-constexpr double part_seconds = 2.0;    // for a program over a few slots
+constexpr double longest_part = 2.0;    // seconds for a program over a few slots, and at most
+constexpr double part_of_limit = 0.25;  // of all the time
 constexpr double shortest = 0.1;        // seconds worth a program
 constexpr int most_failures = 24;       // neighbourhoods in a row that gained nothing
 
@@ -77,7 +77,8 @@ Part part_of(const Work& work, const Counts& counts, const std::vector<int>& slo
 
 class Search {
  public:
-  Search(const Work& work, MilpSolver& solver, double seconds) : work_(work), solver_(solver), clock_(seconds) {
+  Search(const Work& work, MilpSolver& solver, double seconds)
+      : work_(work), solver_(solver), clock_(seconds), limit_(seconds), part_seconds_(std::min(longest_part, part_of_limit * seconds)) {
     result_.bound = work.lower_bound();
   }
 
@@ -86,12 +87,15 @@ class Search {
       result_.counts = start;
       const bool whole = Program::variables(work_) <= most_whole_variables;
       if (start && !(whole && small())) by_parts(*start);
-      if (whole && !done()) solve_whole();
+      if (whole && !done() && clock_.left() > shortest) solve_whole();
       if (!whole && !start) result_.failure = text("its program has more than ", most_whole_variables, " variables and no start");
       if (whole && result_.counts) lower_total();
+      if (result_.variables == 0 && result_.failure.empty() && !done())
+        result_.failure = text("a limit of ", limit_, " s leaves no time for a program");
     } catch (const Error& error) {
       result_.failure = error.what();
     }
+    if (result_.counts) result_.bound = std::min(result_.bound, makespan_of(work_, *result_.counts));  // rounding, or a solver's error
     result_.seconds = clock_.spent();
     return std::move(result_);
   }
@@ -111,8 +115,10 @@ class Search {
   void solve_whole() {
     const Program program(work_, result_.counts);
     const MilpSolution solution = solve(program.problem(), clock_.left(), whole_gap);
-    if (solution.status == MilpStatus::infeasible && !result_.counts) {
-      result_.failure = "no owners meet the memory bound";
+    if (solution.status == MilpStatus::infeasible) {  // no bound of such an answer holds
+      result_.infeasible = !result_.counts;
+      result_.failure = result_.infeasible ? text(solver_.name(), " proves that no owners meet the memory bound")
+                                           : text(solver_.name(), " finds no owners although greedy's meet every row");
       return;
     }
     if (std::isfinite(solution.bound)) result_.bound = std::max(result_.bound, program.cost(solution.bound) * (1.0 - smallest_gain));
@@ -123,19 +129,19 @@ class Search {
     take(program.counts(solution.values));
   }
 
-  void take(Counts counts) {
-    if (!valid(work_, counts)) {
+  void take(std::optional<Counts> counts) {
+    if (!counts || !valid(work_, *counts)) {
       result_.failure = text(solver_.name(), " gave owners that break the program's rows");
       return;
     }
-    if (!result_.counts || makespan_of(work_, counts) < makespan_of(work_, *result_.counts)) result_.counts = std::move(counts);
+    if (!result_.counts || makespan_of(work_, *counts) < makespan_of(work_, *result_.counts)) result_.counts = std::move(counts);
   }
 
   // The fullest slot together with others: first with the emptiest, then with all in turn, more of them after failures.
   void by_parts(const Counts& start) {
     Counts counts = start;
     int failures = 0, turn = 0;
-    while (failures < most_failures && clock_.left() > 0.5 * part_seconds) {
+    while (failures < most_failures && clock_.left() > std::max(shortest, 0.5 * part_seconds_)) {
       const std::vector<double> loads = loads_of(work_, counts);
       std::vector<int> order(loads.size());
       std::iota(order.begin(), order.end(), 0);
@@ -180,11 +186,11 @@ class Search {
 
   bool improve_part(Part& part) {
     const Program program(part.work, part.counts);
-    const MilpSolution solution = solve(program.problem(), part_seconds, close_enough / 2);
+    const MilpSolution solution = solve(program.problem(), part_seconds_, close_enough / 2);
     if (solution.values.empty()) return false;
-    Counts counts = program.counts(solution.values);
-    if (!valid(part.work, counts)) return false;
-    part.counts = std::move(counts);
+    std::optional<Counts> counts = program.counts(solution.values);
+    if (!counts || !valid(part.work, *counts)) return false;
+    part.counts = std::move(*counts);
     return true;
   }
 
@@ -195,14 +201,16 @@ class Search {
     const Program program(work_, result_.counts);
     const MilpSolution solution = solve(program.least_work(makespan, *result_.counts), clock_.left(), close_enough);
     if (solution.values.empty()) return;
-    Counts counts = program.counts(solution.values);
-    if (valid(work_, counts) && makespan_of(work_, counts) <= makespan * (1.0 + smallest_gain) && total_of(work_, counts) < total)
+    std::optional<Counts> counts = program.counts(solution.values);
+    if (!counts || !valid(work_, *counts)) return;
+    if (makespan_of(work_, *counts) <= makespan * (1.0 + smallest_gain) && total_of(work_, *counts) < total)
       result_.counts = std::move(counts);
   }
 
   const Work& work_;
   MilpSolver& solver_;
   Clock clock_;
+  double limit_, part_seconds_;
   MilpResult result_;
 };
 

@@ -23,8 +23,12 @@ struct MilpResult {
   double bound = 0.0;            // proved lower bound of the makespan
   int64_t variables = 0;         // of the largest program
   double seconds = 0.0;
-  std::string failure;  // why there is nothing better to take: no solver, too many variables, no time; may be empty
+  bool infeasible = false;  // proved by the solver: no owners meet the memory bound
+  std::string failure;      // why there is nothing better to take: no solver, too many variables, no time; may be empty
 };
+
+// Relative distance to the bound at which searching on is not worth the time.
+inline constexpr double close_enough = 5e-4;
 
 // `start`: owners to improve, if there are any. The whole program is solved where it has at most
 // `most_whole_variables`; larger ones by programs over a few slots at a time, the fullest and others.

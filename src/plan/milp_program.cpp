@@ -11,6 +11,7 @@ namespace {
 constexpr double infinite = std::numeric_limits<double>::infinity();
 // Relative room around the makespan: the solver works to 1e-7, and stops on an assertion where bounds nearly meet.
 constexpr double margin = 1e-5;
+constexpr double integer_tolerance = 1e-4;  // of a solver's answer
 
 // Sizes of batches of `table` that are worth a variable, for a class of which one slot may hold `count`.
 std::vector<int> useful_sizes(const BatchTable& table, int count) {
@@ -182,7 +183,14 @@ MilpProblem Program::least_work(double makespan, const Counts& counts) const {
   return problem;
 }
 
-Counts Program::counts(const std::vector<double>& values) const {
+std::optional<Counts> Program::counts(const std::vector<double>& values) const {
+  if (values.size() != problem_.variables.size()) return std::nullopt;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const MilpVariable& variable = problem_.variables[i];
+    if (!variable.integer) continue;
+    if (!(values[i] >= variable.lower - integer_tolerance && values[i] <= variable.upper + integer_tolerance)) return std::nullopt;
+    if (std::abs(values[i] - std::round(values[i])) > integer_tolerance) return std::nullopt;
+  }
   Counts counts(work_.groups.size(), std::vector<int>(static_cast<size_t>(work_.slots), 0));
   const auto value = [&](int variable) { return static_cast<int>(std::lround(values[static_cast<size_t>(variable)])); };
   for (const Kind& kind : kinds_)
@@ -196,7 +204,10 @@ Counts Program::counts(const std::vector<double>& values) const {
       }
       auto next = given.begin();
       for (size_t slot = 0; slot < static_cast<size_t>(work_.slots); ++slot)
-        for (int i = value(kind.x[b][slot]); i > 0; --i) counts[*next++][slot] += kind.sizes[b];
+        for (int i = value(kind.x[b][slot]); i > 0; --i) {
+          if (next == given.end()) return std::nullopt;
+          counts[*next++][slot] += kind.sizes[b];
+        }
     }
   return counts;
 }

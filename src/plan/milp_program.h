@@ -18,7 +18,9 @@ class Program {
   const MilpProblem& problem() const { return problem_; }
   // The same program for the least total work at this makespan (in the work's costs), started from `counts`.
   MilpProblem least_work(double makespan, const Counts& counts) const;
-  Counts counts(const std::vector<double>& values) const;
+  // Of a solution; nothing where values are missing, out of their bounds, not integers, or batches that slots take were
+  // not given by any window. What it returns still has to be checked against sizes of groups and the memory bound.
+  std::optional<Counts> counts(const std::vector<double>& values) const;
   double cost(double value) const { return value * unit_; }  // of the program's objective
 
  private:

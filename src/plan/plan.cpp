@@ -91,14 +91,21 @@ void check_bound(const std::vector<PlanTensor>& tensors, const PlanOptions& opti
                            divide_up(total, limit), " ranks would fit"));
 }
 
-// No owners were found within the bound although none of the simple reasons holds: names what would fit.
-[[noreturn]] void refuse_bound(const Work& work, const PlanOptions& options) {
+// No owners were found within the bound although none of the simple reasons holds. Says what is known: only a solver proves
+// that there are none. `programs`: what planner milp came to, null with other planners.
+[[noreturn]] void refuse_bound(const Work& work, const PlanOptions& options, const MilpResult* programs) {
   Work free = work;
   free.slot_bytes = std::numeric_limits<int64_t>::max();
   const std::vector<int64_t> bytes = bytes_of(free, *counts_by_bytes(free));
-  throw ConfigError(text("distribution.memory_limit_bytes is ", options.memory_limit_bytes,
-                         ", but the matrices, which stay whole, do not fit ", options.slots, " ranks within it; a limit of ",
-                         *std::max_element(bytes.begin(), bytes.end()), " fits"));
+  const std::string found =
+      programs == nullptr ? "greedy found no owners within it, which does not prove that there are none: planner milp may find them"
+      : programs->infeasible
+          ? text("the matrices, which stay whole, do not fit ", options.slots, " ranks within it (", programs->failure, ")")
+          : text("neither greedy nor integer programs found owners within it (", programs->failure.empty() ? "no time" : programs->failure,
+                 "), which does not prove that there are none");
+  throw ConfigError(text("distribution.memory_limit_bytes is ", options.memory_limit_bytes, ", but ", found,
+                         "; matrices that are placed by their bytes alone need ", *std::max_element(bytes.begin(), bytes.end()),
+                         " bytes on the fullest rank"));
 }
 
 // Every slot's bytes against the bound, padding included.
@@ -109,7 +116,8 @@ void check_memory(const Plan& plan, const std::vector<PlanTensor>& tensors, int6
   if (*fullest > limit)
     throw ConfigError(text("distribution.memory_limit_bytes is ", limit, ", but with planner ", plan.strategy, " slot ",
                            fullest - bytes.begin(), " of ", plan.slots, " holds ", *fullest,
-                           " bytes of masters, gradients and optimizer state; a limit of ", *fullest, " fits, or use more ranks"));
+                           " bytes of masters, gradients and optimizer state: this plan needs ", *fullest,
+                           "; raise the limit or use more ranks"));
 }
 
 }  // namespace
@@ -185,7 +193,7 @@ Counts search_counts(const Work& work, const PlanOptions& options, PlanSearch& s
   if (greedy) search.greedy_makespan = makespan_of(work, *greedy);
   search.method = name_of(PlanStrategy::greedy);
   if (options.strategy != PlanStrategy::milp) {
-    if (!greedy) refuse_bound(work, options);
+    if (!greedy) refuse_bound(work, options, nullptr);
     return std::move(*greedy);
   }
   std::unique_ptr<MilpSolver> own = options.solver == nullptr ? make_cbc_solver() : nullptr;
@@ -195,16 +203,15 @@ Counts search_counts(const Work& work, const PlanOptions& options, PlanSearch& s
   search.variables = result.variables;
   search.seconds = result.seconds;
   if (result.counts) search.milp_makespan = makespan_of(work, *result.counts);
-  if (!result.counts && !greedy) refuse_bound(work, options);
+  if (!result.counts && !greedy) refuse_bound(work, options, &result);
   if (result.counts && (!greedy || *result.counts != *greedy)) {
     search.method = name_of(PlanStrategy::milp);
     return std::move(*result.counts);
   }
-  constexpr double proved = 1e-6;
-  search.fallback = !result.failure.empty() ? result.failure
-                    : search.greedy_makespan <= result.bound * (1.0 + proved)
-                        ? "greedy meets the lower bound"
-                        : text("programs found nothing better in ", format_number(result.seconds, 2), " s");
+  // Owners that nothing can beat, or hardly, are what was asked for.
+  if (search.greedy_makespan > result.bound * (1.0 + close_enough))
+    search.fallback =
+        !result.failure.empty() ? result.failure : text("programs found nothing better in ", format_number(result.seconds, 2), " s");
   return std::move(*greedy);
 }
 

@@ -2,8 +2,12 @@
 #include <chrono>
 #include <cmath>
 
+#include <limits>
+
 #include "dmuon/core/error.h"
+#include "dmuon/core/random.h"
 #include "plan/greedy.h"
+#include "plan/milp.h"
 #include "plan/plan_support.h"
 #include "plan/wall_oss.h"
 
@@ -100,13 +104,81 @@ TEST_CASE("a memory bound that greedy cannot meet is met by the program") {
   CHECK(plan.bytes(inventory.tensors) == std::vector<int64_t>(2, 6 * 64 * 12));
   CHECK(plan.search.method == "milp");
   options.strategy = PlanStrategy::greedy;
-  CHECK_THROWS_WITH(make_plan(inventory.tensors, 1, options), Catch::Contains("memory_limit_bytes") && Catch::Contains("5376 fits"));
+  CHECK_THROWS_WITH(make_plan(inventory.tensors, 1, options), Catch::Contains("memory_limit_bytes") && Catch::Contains("need 5376"));
   // Three of 5 bytes do not fit two slots of 8, whoever looks.
   const TestInventory large = inventory_of({{{3}, 0, 1, Shape{5, 64}}});
   options = options_of(large, 2, PlanStrategy::milp);
   options.memory_limit_bytes = 8 * 64 * 12;
   CHECK_THROWS_AS(make_plan(large.tensors, 1, options), ConfigError);
-  CHECK_THROWS_WITH(make_plan(large.tensors, 1, options), Catch::Contains(std::to_string(10 * 64 * 12) + " fits"));
+  CHECK_THROWS_WITH(make_plan(large.tensors, 1, options),
+                    Catch::Contains("do not fit 2 ranks within it (CBC") && Catch::Contains("need " + std::to_string(10 * 64 * 12)));
+}
+
+// The best makespan of all assignments that meet the bound; infinite where none does.
+double best_of_all(const Work& work, Counts& counts, size_t group = 0, size_t slot = 0) {
+  if (group == work.groups.size()) {
+    const std::vector<int64_t> bytes = bytes_of(work, counts);
+    return *std::max_element(bytes.begin(), bytes.end()) <= work.slot_bytes ? makespan_of(work, counts)
+                                                                            : std::numeric_limits<double>::infinity();
+  }
+  int left = work.groups[group].count();
+  for (size_t s = 0; s < slot; ++s) left -= counts[group][s];
+  const bool last = slot + 1 == static_cast<size_t>(work.slots);
+  double best = std::numeric_limits<double>::infinity();
+  for (int take = last ? left : 0; take <= left; ++take) {
+    counts[group][slot] = take;
+    best = std::min(best, last ? best_of_all(work, counts, group + 1, 0) : best_of_all(work, counts, group, slot + 1));
+  }
+  counts[group][slot] = 0;
+  return best;
+}
+
+TEST_CASE("optimum and bound of random small instances are those of a brute-force search") {
+  const Random random(11, RandomStream::test);
+  int infeasible = 0, feasible = 0;
+  for (uint64_t round = 0; round < 40; ++round) {
+    uint64_t draw = 0;
+    const auto between = [&](int low, int high) {
+      return low + static_cast<int>(random.below(static_cast<uint64_t>(high - low + 1), draw++, round));
+    };
+    std::vector<TestShape> shapes;
+    const int kinds = between(1, 3), windows = between(1, 2);
+    for (int k = 0; k < kinds; ++k) {
+      TestShape shape{{}, static_cast<double>(between(0, 9)), static_cast<double>(between(1, 12)), Shape{between(1, 5), 64 + k}};
+      for (int w = 0; w < windows; ++w) shape.in_unit.push_back(between(0, 3));
+      shape.in_unit[0] += 1;
+      shapes.push_back(std::move(shape));
+    }
+    const TestInventory inventory = inventory_of(shapes);
+    PlanOptions options = options_of(inventory, between(2, 3), PlanStrategy::milp);
+    Work work = make_work(inventory.tensors, options);
+    if (between(0, 1) == 1) {  // a bound near what level bytes need
+      int64_t total = 0;
+      for (const WorkGroup& group : work.groups) total += group.count() * group.bytes;
+      work.slot_bytes = total / work.slots + between(0, 2) * 64 * 12;
+    }
+    Counts counts(work.groups.size(), std::vector<int>(static_cast<size_t>(work.slots), 0));
+    const double best = best_of_all(work, counts);
+    const std::unique_ptr<MilpSolver> solver = make_cbc_solver();
+    for (const std::optional<Counts>& start : {greedy_counts(work), std::optional<Counts>()}) {
+      const MilpResult result = milp_counts(work, start, *solver, 20.0);
+      CAPTURE(round, result.failure, work.slot_bytes, work.slots, start.has_value());
+      REQUIRE(result.counts.has_value() == std::isfinite(best));
+      if (!result.counts) {
+        CHECK(result.infeasible);
+        ++infeasible;
+        continue;
+      }
+      const double found = makespan_of(work, *result.counts);
+      CHECK(found >= best * (1.0 - 1e-9));
+      CHECK(found <= best * (1.0 + close_enough));
+      CHECK(result.bound <= best * (1.0 + 1e-9));
+      CHECK(result.bound >= best * (1.0 - close_enough));
+      ++feasible;
+    }
+  }
+  CHECK(infeasible > 0);
+  CHECK(feasible > 40);
 }
 
 TEST_CASE("at the same makespan the program does less work in total") {

@@ -96,7 +96,9 @@ struct PlanSearch {
   double lower_bound = 0.0;      // no plan in these windows is faster
   int64_t variables = 0;         // of the largest program solved
   double seconds = 0.0;          // spent on programs
-  std::string fallback;          // why greedy was taken instead of milp; empty when it was not
+  // Why greedy's owners stand in for milp's; empty when they do not, also when greedy's are within 0.05 % of the lower bound,
+  // so that a program has nothing to gain.
+  std::string fallback;
 };
 
 // What a person wants to know of a plan, and what logs and tools print.
