@@ -17,6 +17,7 @@ class HostBackend : public Backend {
   ~HostBackend() override;
 
   Allocator& allocator() final { return *allocator_; }
+  HostMode mode() const final { return options_.mode; }
   bool shape_only() const final { return options_.mode == HostMode::shape_only; }
   Stream& compute_stream() final { return *compute_stream_; }
   std::unique_ptr<Stream> make_communication_stream(std::string_view name) final;

@@ -134,14 +134,23 @@ void Exchange::drive(const std::function<bool()>& work) {
   }
 }
 
+bool Exchange::done(MessageRequest& request, int peer) const {
+  try {
+    return request.done();
+  } catch (const CommunicationError& error) {
+    throw CommunicationError(
+        text(operation_.describe(), " of group \"", group_.name(), "\", messages with ", group_.who(peer), ": ", error.what()));
+  }
+}
+
 bool Exchange::advance_greeting(Flow& flow) {
   Peer& peer = peers_[static_cast<size_t>(flow.peer)];
   if (flow.sending) {
-    if (!peer.sent || !peer.sent->done()) return false;
+    if (!peer.sent || !done(*peer.sent, flow.peer)) return false;
     peer.sent.reset();
     return true;
   }
-  if (peer.heard || !peer.received->done()) return false;
+  if (peer.heard || !done(*peer.received, flow.peer)) return false;
   check_greeting(flow.peer);
   peer.received.reset();
   peer.heard = true;
@@ -157,7 +166,7 @@ bool Exchange::advance(Flow& flow) {
     append_pieces(flow.pieces, data, peer.incoming.payload, int64_t{1} << 20);
     flow.place = nullptr;
   }
-  while (!flow.in_flight.empty() && flow.in_flight.front()->done()) {
+  while (!flow.in_flight.empty() && done(*flow.in_flight.front(), flow.peer)) {
     flow.in_flight.pop_front();
     ++flow.completed;
     moved = true;

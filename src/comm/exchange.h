@@ -86,6 +86,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   int greeting_tag() const;
   int data_tag() const;
   bool advance(Flow& flow);
+  // Errors of the transport, with the operation and the peer.
+  bool done(MessageRequest& request, int peer) const;
   bool advance_greeting(Flow& flow);
   void drive(const std::function<bool()>& work);
   void check_greeting(int peer);

@@ -6,20 +6,19 @@
 
 namespace dmuon {
 
-Group::Group(std::string name, std::shared_ptr<PointToPoint> transport, std::vector<std::string> hosts, std::vector<int> nodes,
-             GroupServices services, double deadline_seconds)
+Group::Group(std::string name, std::shared_ptr<PointToPoint> transport, std::vector<GroupMember> members, GroupServices services,
+             double deadline_seconds)
     : name_(std::move(name)), services_(std::move(services)), deadline_seconds_(deadline_seconds), transport_(std::move(transport)) {
-  set_hosts(std::move(hosts), nodes);
+  set_members(std::move(members));
 }
 
-void Group::set_hosts(std::vector<std::string> hosts, const std::vector<int>& nodes) {
-  hosts_ = std::move(hosts);
-  nodes_.clear();
+void Group::set_members(std::vector<GroupMember> members) {
+  members_ = std::move(members);
   std::map<int, int> numbers;
-  for (int node : nodes) nodes_.push_back(numbers.try_emplace(node, static_cast<int>(numbers.size())).first->second);
+  for (GroupMember& member : members_) member.node = numbers.try_emplace(member.node, static_cast<int>(numbers.size())).first->second;
 }
 
-std::string Group::who(int rank) const { return text("rank ", rank, " (", host(rank), ")"); }
+std::string Group::who(int rank) const { return text("rank ", world_rank(rank), " (", host(rank), ")"); }
 
 void Group::check() const {
   std::lock_guard lock(mutex_);

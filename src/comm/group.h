@@ -25,19 +25,28 @@ struct GroupServices {
   std::shared_ptr<std::atomic<bool>> shared_memory_warned = std::make_shared<std::atomic<bool>>(false);
 };
 
+struct GroupMember {
+  int world_rank = 0;  // by which messages name it
+  std::string host;    // likewise
+  int node = 0;        // members of one node have equal numbers
+};
+
 class Group {
  public:
-  // `hosts` are names for messages; `nodes` says which ranks share one (equal numbers).
-  Group(std::string name, std::shared_ptr<PointToPoint> transport, std::vector<std::string> hosts, std::vector<int> nodes,
-        GroupServices services, double deadline_seconds);
+  // `members` by rank.
+  Group(std::string name, std::shared_ptr<PointToPoint> transport, std::vector<GroupMember> members, GroupServices services,
+        double deadline_seconds);
 
   int rank() const { return transport_->rank(); }
   int size() const { return transport_->size(); }
   const std::string& name() const { return name_; }
-  const std::string& host(int rank) const { return hosts_.at(static_cast<size_t>(rank)); }
-  std::string who(int rank) const;  // "rank 2 (host)"
-  void set_hosts(std::vector<std::string> hosts, const std::vector<int>& nodes);
-  int node(int rank) const { return nodes_.at(static_cast<size_t>(rank)); }
+  // Nodes are numbered from 0 in the order of their lowest ranks.
+  const GroupMember& member(int rank) const { return members_.at(static_cast<size_t>(rank)); }
+  const std::string& host(int rank) const { return member(rank).host; }
+  int node(int rank) const { return member(rank).node; }
+  int world_rank(int rank) const { return member(rank).world_rank; }
+  std::string who(int rank) const;  // "rank 2 (host)", the rank in the world
+  void set_members(std::vector<GroupMember> members);
 
   PointToPoint& transport() { return *transport_; }
   // Null unless all ranks share a host and its memory. Set between two collectives: all later ones go through it.
@@ -67,8 +76,7 @@ class Group {
 
  private:
   std::string name_;
-  std::vector<std::string> hosts_;
-  std::vector<int> nodes_;  // numbered from 0 in the order of their lowest ranks
+  std::vector<GroupMember> members_;
   GroupServices services_;
   std::atomic<int64_t> sequence_{0};
   std::atomic<int64_t> subgroups_{0};

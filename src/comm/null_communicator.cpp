@@ -60,6 +60,7 @@ class NullCommunicator final : public Communicator {
     return wrap(like_.divide_into_nodes(nodes, name));
   }
 
+  void describe_next(std::string what) override { like_.describe_next(std::move(what)); }
   void set_deadline(double seconds) override { like_.set_deadline(seconds); }
   TrafficBytes traffic() const override { return like_.traffic(); }
   [[noreturn]] void abort(ExitCode code) override {

@@ -32,6 +32,7 @@ std::string_view name_of(ReduceOperation operation) {
 
 std::string Operation::describe() const {
   std::string result = text(name_of(kind), " #", sequence);
+  if (!label.empty()) result += text(" (", label, ")");
   switch (kind) {
     case OperationKind::broadcast:
       return text(result, " of ", format_count(elements), " ", dmuon::name_of(dtype), " from rank ", root);

@@ -30,11 +30,12 @@ struct Operation {
   int64_t sequence = 0;  // counts the collectives of the group from 1
   DType dtype = DType::uint8;
   ReduceOperation reduction = ReduceOperation::sum;
-  int root = 0;
+  int root = 0;            // its rank in the world; of all_gather_v the form
   int64_t elements = 0;    // of the whole buffer; 0 where ranks may differ
   uint64_t cuts_hash = 0;  // of the cuts; 0 without
+  std::string label = {};  // what it is for, or empty; not told to the others
 
-  std::string describe() const;  // "reduce_scatter_v #12 of 1,000 float32"
+  std::string describe() const;  // "reduce_scatter_v #12 (gradients of blocks.3) of 1,000 float32"
 };
 
 uint64_t hash_cuts(std::span<const int64_t> cuts);

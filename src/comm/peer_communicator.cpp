@@ -1,6 +1,8 @@
 #include "comm/peer_communicator.h"
 
+#include <cstring>
 #include <set>
+#include <utility>
 
 #include "comm/arguments.h"
 #include "comm/collectives.h"
@@ -34,16 +36,19 @@ void PeerCommunicator::perform(Group& group, const Operation& operation, const s
   }
 }
 
-void PeerCommunicator::submit(Stream& stream, Operation operation, std::vector<Tensor> tensors, Body body) {
+Operation PeerCommunicator::entered(Operation operation) {
   operation.sequence = group_->next_sequence();
-  stream.submit(
-      [group = group_, operation, tensors = std::move(tensors), body = std::move(body)] { perform(*group, operation, tensors, body); });
+  operation.label = std::exchange(next_label_, {});
+  return operation;
 }
 
-void PeerCommunicator::run(Operation operation, const Body& body) {
-  operation.sequence = group_->next_sequence();
-  perform(*group_, operation, {}, body);
+void PeerCommunicator::submit(Stream& stream, Operation operation, std::vector<Tensor> tensors, Body body) {
+  stream.submit([group = group_, operation = entered(std::move(operation)), tensors = std::move(tensors), body = std::move(body)] {
+    perform(*group, operation, tensors, body);
+  });
 }
+
+void PeerCommunicator::run(Operation operation, const Body& body) { perform(*group_, entered(std::move(operation)), {}, body); }
 
 Tensor PeerCommunicator::allocate(Backend& backend, const Shape& shape, DType dtype, MemoryCategory category, std::string_view name) {
   if (group_->shared() == nullptr) {
@@ -56,8 +61,10 @@ Tensor PeerCommunicator::allocate(Backend& backend, const Shape& shape, DType dt
   const int64_t bytes = shape.elements() * size_of(dtype);
   const Operation operation{.kind = OperationKind::allocate, .dtype = dtype, .elements = shape.elements()};
   // Where nothing is computed, or memory is a device's, there is nothing to share.
-  const bool shares = !backend.shape_only() && backend.name() != "cuda" && bytes > 0;
-  if (!shares) return backend.allocate(shape, dtype, category, name);
+  if (backend.shape_only() || bytes == 0) return backend.allocate(shape, dtype, category, name);
+  const bool own = backend.name() == "cuda" || backend.mode() == HostMode::guarded;
+  for (const std::string& theirs : gather_text(operation, own ? "own" : ""))
+    if (!theirs.empty()) return backend.allocate(shape, dtype, category, name);
   const SharedSegmentRequest request{.rank = rank(),
                                      .ranks = size(),
                                      .bytes_per_rank = round_up(bytes, 4096),
@@ -65,12 +72,14 @@ Tensor PeerCommunicator::allocate(Backend& backend, const Shape& shape, DType dt
                                      .one_process = group_->transport().one_process()};
   const SharedSegmentResult made = share_segment(request, [&](const std::string& mine) { return gather_text(operation, mine); });
   if (!made.segment) {
-    warn_without_shared_memory(*group_, made.reason);
+    warn_without_shared_memory(*group_, made);
     return backend.allocate(shape, dtype, category, name);
   }
-  return Tensor(make_shared_storage(made.segment, request.bytes_per_rank * rank(), bytes, category,
-                                    count_external_memory(backend.allocator(), bytes, category)),
-                0, shape, dtype);
+  const Tensor tensor(make_shared_storage(made.segment, request.bytes_per_rank * rank(), bytes, category,
+                                          count_external_memory(backend.allocator(), bytes, category)),
+                      0, shape, dtype);
+  if (backend.mode() != HostMode::normal) std::memset(tensor.raw(), 0xff, static_cast<size_t>(bytes));  // as its allocator would
+  return tensor;
 }
 
 void PeerCommunicator::barrier(Stream& stream) {
@@ -84,7 +93,8 @@ void PeerCommunicator::barrier(Stream& stream) {
 
 void PeerCommunicator::broadcast(Stream& stream, const Tensor& data, int root) {
   check_root("broadcast", root, size());
-  submit(stream, {.kind = OperationKind::broadcast, .dtype = data.dtype(), .root = root, .elements = data.elements()}, {data},
+  submit(stream, {.kind = OperationKind::broadcast, .dtype = data.dtype(), .root = group_->world_rank(root), .elements = data.elements()},
+         {data},
          {[data, root](Exchange& exchange) { run_broadcast(exchange, bytes_of(data), data.bytes(), root); },
           [data, root](SharedExchange& exchange) { return shared_broadcast(exchange, data, root); }});
 }

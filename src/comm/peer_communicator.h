@@ -43,6 +43,7 @@ class PeerCommunicator final : public Communicator {
   std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override;
   std::unique_ptr<Communicator> divide_into_nodes(int nodes, const std::string& name) override;
 
+  void describe_next(std::string what) override { next_label_ = std::move(what); }
   void set_deadline(double seconds) override { group_->set_deadline(seconds); }
   TrafficBytes traffic() const override { return group_->traffic(); }
   [[noreturn]] void abort(ExitCode code) override;
@@ -61,10 +62,12 @@ class PeerCommunicator final : public Communicator {
   // Numbers the operation and runs `body` now.
   void run(Operation operation, const Body& body);
   std::vector<std::string> gather_text(const Operation& operation, const std::string& mine);
-  // The group of `ranks`, which count as being on `nodes`.
-  std::unique_ptr<Communicator> subgroup(const std::vector<int>& ranks, std::vector<int> nodes, const std::string& name);
+  // The group of `ranks`, on the nodes where they are, or counting as `blocks` nodes of equally many.
+  std::unique_ptr<Communicator> subgroup(const std::vector<int>& ranks, const std::string& name, int blocks = 0);
+  Operation entered(Operation operation);  // numbered and described
 
   std::shared_ptr<Group> group_;
+  std::string next_label_;                    // of the next operation
   std::unique_ptr<Communicator> node_group_;  // of the ranks on this node, made by the first allocate() that needs it
 };
 

@@ -31,7 +31,7 @@ std::vector<std::string> PeerCommunicator::all_gather_text(const std::string& mi
 std::string PeerCommunicator::broadcast_text(const std::string& mine, int root) {
   check_root("broadcast_text", root, size());
   std::string result;
-  run({.kind = OperationKind::broadcast_text, .root = root},
+  run({.kind = OperationKind::broadcast_text, .root = group_->world_rank(root)},
       {[&](Exchange& exchange) { result = run_broadcast_text(exchange, std::make_shared<std::string>(mine), root); },
        [&](SharedExchange& exchange) {
          result = shared_broadcast_text(exchange, mine, root);
@@ -80,32 +80,27 @@ std::unique_ptr<Communicator> PeerCommunicator::split(int color, int key, const 
   }
   std::sort(members.begin(), members.end());
   std::vector<int> ranks;
-  std::vector<int> nodes;
-  for (const auto& [their_key, rank] : members) {
-    ranks.push_back(rank);
-    nodes.push_back(group_->node(rank));
-  }
-  return subgroup(ranks, std::move(nodes), name);
+  for (const auto& [their_key, rank] : members) ranks.push_back(rank);
+  return subgroup(ranks, name);
 }
 
 std::unique_ptr<Communicator> PeerCommunicator::divide_into_nodes(int nodes, const std::string& name) {
   check_nodes(nodes, size());
   gather_text({.kind = OperationKind::split}, text("nodes ", nodes));
   std::vector<int> ranks;
-  std::vector<int> blocks;
-  for (int rank = 0; rank < size(); ++rank) {
-    ranks.push_back(rank);
-    blocks.push_back(rank / (size() / nodes));
-  }
-  return subgroup(ranks, std::move(blocks), name);
+  for (int rank = 0; rank < size(); ++rank) ranks.push_back(rank);
+  return subgroup(ranks, name, nodes);
 }
 
-std::unique_ptr<Communicator> PeerCommunicator::subgroup(const std::vector<int>& ranks, std::vector<int> nodes, const std::string& name) {
-  std::vector<std::string> hosts;
-  for (int rank : ranks) hosts.push_back(group_->host(rank));
+std::unique_ptr<Communicator> PeerCommunicator::subgroup(const std::vector<int>& ranks, const std::string& name, int blocks) {
+  std::vector<GroupMember> members;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    members.push_back(group_->member(ranks[i]));
+    if (blocks > 0) members.back().node = static_cast<int>(i * static_cast<size_t>(blocks) / ranks.size());
+  }
   auto transport = group_->transport().subgroup(ranks, group_->next_subgroup());
-  const auto group = std::make_shared<Group>(name, std::move(transport), std::move(hosts), std::move(nodes), group_->services(),
-                                             group_->deadline_seconds());
+  const auto group =
+      std::make_shared<Group>(name, std::move(transport), std::move(members), group_->services(), group_->deadline_seconds());
   connect_shared_memory(*group);
   return std::make_unique<PeerCommunicator>(group);
 }

@@ -53,16 +53,17 @@ World World::start(const WorldOptions& options) {
                                     "The launcher belongs to another MPI than the one dmuon was built with; start dmuon with the "
                                     "mpirun of ",
                                     mpi_description(), ", or unset the variable if this is no parallel job"));
-    std::vector<std::string> unknown(static_cast<size_t>(transport->size()), "host not known yet");
-    const auto group =
-        std::make_shared<Group>("world", transport, unknown, std::vector<int>(unknown.size()),
-                                GroupServices{state->staging, state->activity, options.shared_memory}, options.deadline_seconds);
+    std::vector<GroupMember> members;
+    for (int rank = 0; rank < transport->size(); ++rank) members.push_back({rank, "host not known yet", 0});
+    const auto group = std::make_shared<Group>(
+        "world", transport, members, GroupServices{state->staging, state->activity, options.shared_memory}, options.deadline_seconds);
     state->communicator = std::make_unique<PeerCommunicator>(group);
     all_hosts = state->communicator->all_gather_text(host);
-    std::vector<int> nodes;
-    for (const std::string& name : all_hosts)
-      nodes.push_back(static_cast<int>(std::find(all_hosts.begin(), all_hosts.end(), name) - all_hosts.begin()));
-    group->set_hosts(all_hosts, nodes);
+    for (GroupMember& member : members) {
+      member.host = all_hosts[static_cast<size_t>(member.world_rank)];
+      member.node = static_cast<int>(std::find(all_hosts.begin(), all_hosts.end(), member.host) - all_hosts.begin());
+    }
+    group->set_members(std::move(members));
     connect_shared_memory(*group);
   }
   const int rank = state->communicator->rank();

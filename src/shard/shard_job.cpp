@@ -165,7 +165,9 @@ Event ShardJob::start(Level& level, const Event& ready, const std::string& opera
     running->set(name);
     if (trace != nullptr) *span = trace->begin(track, "communication", name, bytes);
   });
+  level.group->describe_next(unit < 0 ? operation : text(operation, " of ", unit_name(unit)));
   submit(*level.group, *level.stream);
+  level.group->describe_next("");  // not that of another group
   level.stream->submit([trace, span, running = level.running] {
     running->set("");
     if (trace != nullptr) trace->end(*span);
@@ -215,8 +217,10 @@ void ShardJob::add_over_ranks(const Tensor& data, const char* what, int unit) {
   if (alone()) return;
   Level& level = gradients.shard ? gradients.shard : gradients.column;
   Communicator& group = agreement ? *agreement : *level.group;
-  const Event done = start(level, backend.compute_stream().record(), what, unit, data.bytes(),
-                           [&](Communicator&, Stream& stream) { group.all_reduce(stream, data, ReduceOperation::sum); });
+  const Event done = start(level, backend.compute_stream().record(), what, unit, data.bytes(), [&](Communicator&, Stream& stream) {
+    group.describe_next(unit < 0 ? what : text(what, " of ", unit_name(unit)));
+    group.all_reduce(stream, data, ReduceOperation::sum);
+  });
   wait(done, what, unit);
 }
 

@@ -77,6 +77,14 @@ void fault(World& world, const std::string& name) {
   if (name == "stop" && last) std::raise(SIGSTOP);
   if (name == "kill" && last) std::raise(SIGKILL);
   if (name == "leave" && last) std::_Exit(0);
+  if (name == "stop in a node") {
+    const auto node = all.split(all.rank() / 2, all.rank(), "gradients in the node");
+    all.set_deadline(20);  // the other node does not speak first
+    if (last) std::raise(SIGSTOP);
+    node->describe_next("gradients of blocks.3");
+    node->barrier(*stream);
+    return stream->record().wait();
+  }
   if (name == "mismatch" && last) {
     all.all_gather_text("I am elsewhere");
     return;

@@ -43,6 +43,14 @@ TEST_CASE("a rank that stops is named at the deadline") {
   CHECK_THAT(ended.output, Catch::Contains("within 3.0s") && Catch::Contains("group \"world\""));
 }
 
+TEST_CASE("a rank that stops is named by its rank in the world, whatever the group, with what was under way") {
+  const Ended ended = fault(4, GENERATE("'stop in a node'", "'stop in a node' messages"));
+  CHECK(ended.exit_code == 4);
+  CHECK_THAT(ended.output, Catch::Contains(" (gradients of blocks.3) of group \"gradients in the node\" on rank 2 (" + host()) &&
+                               Catch::Contains("waiting for rank 3 (" + host() + "), which has not entered") &&
+                               Catch::Contains("No sign of life from rank 3 (" + host() + ")"));
+}
+
 TEST_CASE("a rank that dies ends the job") {
   const Ended killed = fault(3, GENERATE("kill", "kill messages"));
   CHECK(killed.exit_code != 0);

@@ -2,6 +2,7 @@
 #include <mutex>
 
 #include "comm/collective_matrix.h"
+#include "comm/shared/shared_storage.h"
 #include "comm/thread_ranks.h"
 #include "dmuon/core/text.h"
 #include "support/catch.h"
@@ -208,6 +209,86 @@ TEST_CASE("a rank that never answers is named by all others at the deadline, and
     expired += contains(error, "No sign of life from rank 2 (thread2). Remedy");
   }
   CHECK(expired >= 1);  // the others learned of it by a notice
+}
+
+TEST_CASE("messages name ranks by their rank in the world and say what the operation is for") {
+  // Of six ranks the last three, reversed, then the last two of these: ranks 4 and 3 of the world.
+  const bool shared_memory = GENERATE(false, true);
+  CAPTURE(shared_memory);
+  const auto run = [&](const std::function<void(Communicator&, Communicator&)>& body) {
+    auto errors = run_ranks(6, {.deadline_seconds = 20, .shared_memory = shared_memory}, [&](Communicator& world) {
+      const auto half = world.split(world.rank() / 3, -world.rank(), "half");
+      const auto pair = half->split(half->rank() > 0, half->rank(), "pair");
+      pair->set_deadline(0.3);
+      if (world.rank() == 3 || world.rank() == 4) body(world, *pair);
+    });
+    for (size_t rank : {0u, 1u, 2u, 5u}) CHECK(errors[rank] == "");
+    return std::pair(errors[3], errors[4]);
+  };
+  const auto stream = make_inline_stream();
+  const auto expired = run([&](Communicator& world, Communicator& pair) {
+    if (world.rank() == 3) return std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    pair.describe_next("gradients of blocks.3");
+    pair.reduce_scatter_v(*stream, floats(1000), std::vector<int64_t>{0, 500, 1000}, floats(500), false);
+  });
+  INFO(expired.second);
+  CHECK(contains(expired.second, "(gradients of blocks.3) of 1,000 float32"));
+  CHECK(contains(expired.second, "on rank 4 (thread4) did not finish"));
+  CHECK(contains(expired.second, "waiting for rank 3 (thread3), which has not entered. No sign of life from rank 3 (thread3). Remedy"));
+
+  const auto mismatch = run([&](Communicator& world, Communicator& pair) {
+    pair.describe_next("first");
+    pair.barrier(*stream);
+    if (world.rank() == 3) return pair.broadcast(*stream, floats(10), 1);
+    pair.barrier(*stream);
+  });
+  for (const std::string& error : {mismatch.first, mismatch.second}) {
+    INFO(error);
+    CHECK(contains(error, " of 10 float32 from rank 3"));
+    CHECK(contains(error, "rank 3 (thread3)"));
+    CHECK(contains(error, "rank 4 (thread4)"));
+    CHECK_FALSE(contains(error, "first"));  // described the operation before
+  }
+  const auto disagreed = run([&](Communicator& world, Communicator& pair) { pair.agree(world.rank() == 4, "full", ExitCode::storage); });
+  CHECK(disagreed == std::pair<std::string, std::string>("rank 3 (thread3): full", "rank 3 (thread3): full"));
+  const auto lengths = run([&](Communicator& world, Communicator& pair) {
+    const std::vector<int64_t> cuts = world.rank() == 4 ? std::vector<int64_t>{0, 5, 10} : std::vector<int64_t>{0, 6, 11};
+    pair.all_to_all_v(*stream, floats(cuts[2]), cuts, floats(cuts[2]), cuts);
+  });
+  const std::string either = lengths.first + lengths.second;
+  INFO(either);
+  const bool found_by_4 = contains(either, "rank 3 (thread3) sends 24 bytes to rank 4 (thread4), which expects 20");
+  const bool found_by_3 = contains(either, "rank 4 (thread4) sends 20 bytes to rank 3 (thread3), which expects 24");
+  CHECK((found_by_3 || found_by_4));
+}
+
+TEST_CASE("memory of a group keeps what the test doubles of the backend promise") {
+  const auto errors = run_ranks(2, {.deadline_seconds = 20, .shared_memory = true}, [&](Communicator& group) {
+    const auto ask = [&](HostMode mode) {
+      std::shared_ptr<Backend> backend = make_cpu_backend({.mode = mode});
+      return std::pair(backend, group.allocate(*backend, {1000}, DType::float32, MemoryCategory::gradients, "test"));
+    };
+    const auto poisoned = ask(HostMode::deferred);
+    const auto poison = reinterpret_cast<const uint32_t*>(poisoned.second.data<float>());
+    const bool shared = segment_of(poisoned.second) != nullptr;
+    const bool filled = std::all_of(poison, poison + 1000, [](uint32_t word) { return word == 0xffffffffu; });
+    // Guarded on one rank only: nobody shares.
+    const auto guarded = ask(group.rank() == 1 ? HostMode::guarded : HostMode::normal);
+    group.agree(shared, "memory in deferred mode is not shared", ExitCode::storage);
+    group.agree(filled, "memory in deferred mode is not poisoned", ExitCode::storage);
+    group.agree(segment_of(guarded.second) == nullptr, "guarded memory is shared", ExitCode::storage);
+    // It works all the same.
+    const auto stream = make_inline_stream();
+    guarded.second.storage()->open();
+    std::fill_n(guarded.second.data<float>(), 1000, 1.0f);
+    guarded.second.storage()->close();
+    group.all_reduce(*stream, guarded.second, ReduceOperation::sum);
+    guarded.second.storage()->open();
+    const bool summed = guarded.second.data<float>()[999] == 2;
+    guarded.second.storage()->close();
+    group.agree(summed, "a wrong sum", ExitCode::storage);
+  });
+  require_success(errors);
 }
 
 TEST_CASE("a late rank is waited for without a deadline") {

@@ -30,6 +30,14 @@ struct KernelCost {
   double seconds = 0;  // only while profiling
 };
 
+// How a host backend runs its kernels; everything but `normal` is a test double or the shape-only pass.
+enum class HostMode : uint8_t {
+  normal,
+  guarded,     // storage is inaccessible except inside a kernel or host copy
+  deferred,    // work is queued and run in random legal order
+  shape_only,  // nothing is allocated or computed; sizes, FLOPs and peaks are counted
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -39,6 +47,8 @@ class Backend {
   virtual Allocator& allocator() = 0;
   // True in a shape-only pass: tensors have no memory, kernels do nothing but count.
   virtual bool shape_only() const { return false; }
+  // Of a test double, for those who hand out memory for its tensors in its allocator's place.
+  virtual HostMode mode() const { return HostMode::normal; }
 
   // The stream kernels run on, and further streams for communication.
   virtual Stream& compute_stream() = 0;
@@ -67,13 +77,6 @@ class Backend {
   virtual void profile(bool on) = 0;
 };
 
-// How a host backend runs its kernels; everything but `normal` is a test double or the shape-only pass.
-enum class HostMode : uint8_t {
-  normal,
-  guarded,     // storage is inaccessible except inside a kernel or host copy
-  deferred,    // work is queued and run in random legal order
-  shape_only,  // nothing is allocated or computed; sizes, FLOPs and peaks are counted
-};
 struct HostBackendOptions {
   HostMode mode = HostMode::normal;
   int threads = 1;

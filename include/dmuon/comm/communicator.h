@@ -6,7 +6,7 @@
 // - Reductions add in rank order, so a result depends on the inputs only, not on timing or transport.
 // - Counts are 64-bit. Empty segments are legal.
 // - Every operation has a deadline. A failure or an expired deadline surfaces as CommunicationError from the waits of
-//   the stream: it names the operation, its sequence number, this rank and the ranks that have not answered.
+//   the stream: it names the operation, its sequence number, this rank and the ranks that have not answered, by their ranks in the world.
 #pragma once
 
 #include <atomic>
@@ -47,7 +47,8 @@ class Communicator {
   virtual int node(int rank) const = 0;
 
   // Memory for the collectives of this group, of its own or of groups split off it: where all ranks share a node, memory
-  // that they reach in place, so that collectives on it copy less; else the backend's own. Content undefined. Collective
+  // that they reach in place, so that collectives on it copy less; else, or where any rank's backend is guarded or a
+  // device, the backend's own. Content undefined (NaN where the backend's allocator fills it with that). Collective
   // and blocking: every rank asks for the same sizes in the same order; freed when the last handle goes.
   virtual Tensor allocate(Backend& backend, const Shape& shape, DType dtype, MemoryCategory category, std::string_view name) = 0;
 
@@ -75,7 +76,7 @@ class Communicator {
   virtual std::string broadcast_text(const std::string& mine, int root) = 0;
   virtual std::vector<double> all_reduce(std::span<const double> values, ReduceOperation operation) = 0;
   // Returns when every rank said ok; otherwise every rank throws the same Error: the text and exit code of the lowest
-  // failing rank, prefixed by its rank and host.
+  // failing rank, prefixed by its rank in the world and host.
   virtual void agree(bool ok, const std::string& message, ExitCode code) = 0;
 
   // New group of the ranks with equal color, ordered by (key, rank). Collective. `name` appears in messages and
@@ -84,6 +85,10 @@ class Communicator {
   // The same ranks as a group in which `nodes` equal blocks of consecutive ranks count as nodes (virtual nodes): ranks of
   // different blocks share no memory, here and in groups split off. Collective. ConfigError unless `nodes` divides size().
   virtual std::unique_ptr<Communicator> divide_into_nodes(int nodes, const std::string& name) = 0;
+
+  // What the next operation that this thread enters here is for ("gradients of blocks.3"), in its messages only: ranks
+  // need not agree on it.
+  virtual void describe_next(std::string) {}
 
   // Seconds an operation may take before it expires (0: no limit); applies to operations entered later.
   virtual void set_deadline(double seconds) = 0;

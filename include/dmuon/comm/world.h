@@ -43,8 +43,8 @@ class World {
 
   // The collectives running now in this process, for the watchdog; callable from any thread while the world lives.
   std::string running_operations() const;
-  // Staging memory of all its communicators, which no backend's allocator knows; without the buffers through which ranks
-  // of one host meet (at most 4.3 MiB per rank and group, of which the used part is real).
+  // Memory of all its communicators, which no backend's allocator knows: staging, and this rank's part of the buffers
+  // through which ranks of one host meet (4.2 MiB for every group that shares memory, as long as the group lives).
   MemoryStatistics memory() const;
 
   // Waits for all ranks and releases MPI. Throws CommunicationError at the deadline. A second call does nothing.

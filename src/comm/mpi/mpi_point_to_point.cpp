@@ -47,9 +47,7 @@ class MpiRequest final : public MessageRequest {
     if (receiving_) {
       int count = 0;
       check(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
-      if (count != bytes_)
-        throw CommunicationError(
-            text("a message of ", count, " bytes came from rank ", status.MPI_SOURCE, " where ", bytes_, " were expected"));
+      if (count != bytes_) throw CommunicationError(text("a message of ", count, " bytes came where ", bytes_, " were expected"));
     }
     return true;
   }

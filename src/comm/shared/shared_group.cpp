@@ -16,7 +16,8 @@ int64_t SharedGroup::buffer_bytes(int ranks) { return round_up(chunk_bytes + 64 
 int64_t SharedGroup::bytes_per_rank(int ranks) { return lines_bytes + slots * 4 * buffer_bytes(ranks); }
 
 // Fresh shared memory is zero, which is the initial value of every line.
-SharedGroup::SharedGroup(std::shared_ptr<SharedSegment> segment, int ranks) : segment_(std::move(segment)), ranks_(ranks) {}
+SharedGroup::SharedGroup(std::shared_ptr<SharedSegment> segment, int ranks, std::shared_ptr<const void> account)
+    : segment_(std::move(segment)), account_(std::move(account)), ranks_(ranks) {}
 
 SharedGroup::Line& SharedGroup::line(int64_t sequence, int rank) const {
   return reinterpret_cast<Line*>(segment_->data() + rank * bytes_per_rank(ranks_))[sequence % slots];

@@ -29,7 +29,8 @@ class SharedGroup {
 
   static int64_t bytes_per_rank(int ranks);
   // `segment` is zeroed and has bytes_per_rank(ranks) for every rank.
-  SharedGroup(std::shared_ptr<SharedSegment> segment, int ranks);
+  // `account` is kept as long as this.
+  SharedGroup(std::shared_ptr<SharedSegment> segment, int ranks, std::shared_ptr<const void> account = nullptr);
 
   int ranks() const { return ranks_; }
   Line& line(int64_t sequence, int rank) const;
@@ -42,6 +43,7 @@ class SharedGroup {
   char* slot(int64_t sequence, int rank) const;
 
   std::shared_ptr<SharedSegment> segment_;
+  std::shared_ptr<const void> account_;
   int ranks_;
 };
 

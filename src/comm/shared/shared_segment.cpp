@@ -110,11 +110,12 @@ SharedSegmentResult share_segment(const SharedSegmentRequest& request,
       segment = request.one_process ? *reinterpret_cast<std::shared_ptr<SharedSegment>*>(std::stoull(offer)) : SharedSegment::open(offer);
     });
   if (request.reserve) attempt([&] { segment->reserve(request.bytes_per_rank * request.rank, request.bytes_per_rank); });
-  for (const std::string& theirs : gather(problem))
-    if (!theirs.empty()) return {nullptr, theirs};
+  const std::vector<std::string> problems = gather(problem);
+  for (size_t r = 0; r < problems.size(); ++r)
+    if (!problems[r].empty()) return {nullptr, problems[r], static_cast<int>(r)};
   // Threads share the descriptor: the last handle closes it.
   if (!request.one_process) segment->seal();
-  return {segment, ""};
+  return {segment, "", -1};
 }
 
 }  // namespace dmuon

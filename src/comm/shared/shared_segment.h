@@ -51,6 +51,7 @@ struct SharedSegmentRequest {
 struct SharedSegmentResult {
   std::shared_ptr<SharedSegment> segment;
   std::string reason;
+  int failed_rank = -1;  // whose reason it is
 };
 SharedSegmentResult share_segment(const SharedSegmentRequest& request,
                                   const std::function<std::vector<std::string>(const std::string&)>& gather);

@@ -186,19 +186,15 @@ std::vector<std::shared_ptr<PointToPoint>> make_thread_transports(int ranks, con
 
 std::vector<std::unique_ptr<Communicator>> make_thread_group(int ranks, const ThreadGroupOptions& options) {
   const auto transports = make_thread_transports(ranks, options);
-  std::vector<std::string> hosts;
-  std::vector<int> nodes;
-  for (int rank = 0; rank < ranks; ++rank) {
-    hosts.push_back(text("thread", rank));
-    nodes.push_back(rank / std::max(options.ranks_per_node, 1));
-  }
+  std::vector<GroupMember> members;
+  for (int rank = 0; rank < ranks; ++rank) members.push_back({rank, text("thread", rank), rank / std::max(options.ranks_per_node, 1)});
   const std::shared_ptr<Allocator> staging = make_host_allocator({.poison = true});
   std::vector<std::shared_ptr<Group>> groups;
   for (const auto& transport : transports)
-    groups.push_back(std::make_shared<Group>("world", transport, hosts, nodes,
+    groups.push_back(std::make_shared<Group>("world", transport, members,
                                              GroupServices{staging, std::make_shared<Activity>(), options.shared_memory},
                                              options.deadline_seconds));
-  if (options.shared_memory && ranks > 1 && nodes.back() == 0) {
+  if (options.shared_memory && ranks > 1 && members.back().node == 0) {
     const auto shared = std::make_shared<SharedGroup>(SharedSegment::create(SharedGroup::bytes_per_rank(ranks) * ranks), ranks);
     for (const auto& group : groups) group->set_shared(shared);
   }
