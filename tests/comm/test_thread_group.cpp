@@ -242,12 +242,12 @@ TEST_CASE("messages name ranks by their rank in the world and say what the opera
     if (world.rank() == 3) return pair.broadcast(*stream, floats(10), 1);
     pair.barrier(*stream);
   });
-  for (const std::string& error : {mismatch.first, mismatch.second}) {
-    INFO(error);
-    CHECK(contains(error, " of 10 float32 from rank 3"));
-    CHECK(contains(error, "rank 3 (thread3)"));
-    CHECK(contains(error, "rank 4 (thread4)"));
-    CHECK_FALSE(contains(error, "first"));  // described the operation before
+  {
+    INFO(mismatch.second);  // the sender of a short broadcast by messages may have returned
+    CHECK(contains(mismatch.second, " of 10 float32 from rank 3"));
+    CHECK(contains(mismatch.second, "rank 3 (thread3)"));
+    CHECK(contains(mismatch.second, "rank 4 (thread4)"));
+    CHECK_FALSE(contains(mismatch.second, "first"));  // described the operation before
   }
   const auto disagreed = run([&](Communicator& world, Communicator& pair) { pair.agree(world.rank() == 4, "full", ExitCode::storage); });
   CHECK(disagreed == std::pair<std::string, std::string>("rank 3 (thread3): full", "rank 3 (thread3): full"));
