@@ -21,9 +21,10 @@ int usable_processors() {
 template <class FirstMissing>
 void SharedExchange::wait(FirstMissing first_missing, const char* why) {
   if (first_missing() < 0) return;
-  // Ranks that each have a core wait for one another as long as a round takes before they offer it to others.
+  // Ranks that each have a core wait for one another a moment before they offer it to others. Not longer: a peer that has
+  // lost its core to another program comes back sooner for the offer, which costs almost nothing where nobody wants it.
   static const int processors = usable_processors();
-  Backoff backoff(size() <= processors ? 500 : 20);
+  Backoff backoff(size() <= processors ? 50 : 20);
   auto last_slow_check = std::chrono::steady_clock::now();
   while (first_missing() >= 0) {
     backoff.pause();
