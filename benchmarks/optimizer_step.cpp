@@ -82,6 +82,7 @@ class OptimizerStep {
                                     {.tensors = plan_tensors(distribution, model.inventory(), rules),
                                      .rules = rules.rules,
                                      .window_units = static_cast<int>(distribution.window_units),
+                                     .tuning = {},
                                      .cache_directory = {},
                                      .budget_seconds = 120});
     Plan plan = agree_on_plan(world_, {.configuration = distribution,

@@ -78,6 +78,21 @@ void check_distribution(const DistributionConfiguration& d, Findings& findings) 
                       ", so that a shard group would lie across nodes unevenly"));
 }
 
+// Keys of the planner that mean something only together with others.
+void check_planner(const Configuration& c, Findings& findings) {
+  const DistributionConfiguration& d = c.distribution;
+  if (d.memory_limit_bytes > 0 && d.method != "owner")
+    findings.add(text("distribution.memory_limit_bytes = ", d.memory_limit_bytes,
+                      ": bounds what owners hold of their slots, found distribution.method = \"", d.method,
+                      "\", which holds more; remove the limit or choose \"owner\""));
+  // The other ranks wait for the plan: each program may overrun and be tried again.
+  const double needed = 2.0 * d.planner_time_limit_seconds + 60.0;
+  if (d.planner == "milp" && !(needed <= c.communication.start_timeout_seconds))
+    findings.add(text("distribution.planner_time_limit_seconds = ", d.planner_time_limit_seconds,
+                      ": the ranks that wait for the plan need communication.start_timeout_seconds of at least twice that and 60 s, ",
+                      needed, ", found ", c.communication.start_timeout_seconds));
+}
+
 bool path_safe(const std::string& name) {
   const auto allowed = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '_';
@@ -105,6 +120,7 @@ void check_fields(const Configuration& c, Findings& findings) {
   if (c.data.tokenizer == "byte" && c.data.format == "text" && c.model.vocabulary_size != 0 && c.model.vocabulary_size < 256)
     findings.add(text("model.vocabulary_size = ", c.model.vocabulary_size, ": data.tokenizer = \"byte\" has 256 tokens"));
   check_distribution(c.distribution, findings);
+  check_planner(c, findings);
   const int64_t steps = c.training.steps;
   check_rule("optimizer.matrix", c.optimizer.matrix, steps, findings);
   check_rule("optimizer.auxiliary", c.optimizer.auxiliary, steps, findings);

@@ -94,10 +94,13 @@ Rows distribution_rows() {
                 "Replicas of the shard group: communication has two levels, between and inside them; 0: one per node."),
       DMUON_KEY("distribution.planner", distribution.planner, one_of({"greedy", "milp", "round_robin", "rank0"}),
                 "How matrices get owners: longest processing time first, integer programming, in turn, or all on rank 0."),
-      DMUON_KEY("distribution.planner_time_limit_seconds", distribution.planner_time_limit_seconds, above(0),
-                "Longest search of planner milp, in seconds; the best plan so far, or greedy's, is then taken."),
-      DMUON_KEY("distribution.memory_limit_bytes", distribution.memory_limit_bytes, between(0, 9e18),
-                "Masters, optimizer state and gradients that a rank may hold, in bytes, a bound for the planner; 0: none."),
+      DMUON_KEY(
+          "distribution.planner_time_limit_seconds", distribution.planner_time_limit_seconds, above(0),
+          "Longest search of planner milp, in seconds; the best plan so far, or greedy's, is then taken. Twice this and 60 s must fit "
+          "communication.start_timeout_seconds."),
+      DMUON_KEY(
+          "distribution.memory_limit_bytes", distribution.memory_limit_bytes, between(0, 9e18),
+          "Masters, reduced gradients and optimizer state of the slots that a rank owns, at most, in bytes (method owner); 0: no bound."),
       DMUON_KEY("distribution.cost_model", distribution.cost_model, one_of({"flops", "measured"}),
                 "What an update costs the planner: counted FLOPs, or updates timed on this machine (kept in the tuning cache)."),
       DMUON_KEY("distribution.window_units", distribution.window_units, between(1, 65536),

@@ -16,7 +16,7 @@ double largest_over_mean(const std::vector<T>& values) {
 }
 
 std::string cost_text(double cost, bool measured) {
-  return measured ? text(format_number(cost * 1e3, 3), " ms") : text(format_number(cost, 3), " FLOPs");
+  return measured ? text(format_number(cost * 1e3, 3), " ms") : text(format_number(cost * 1e-9, 3), " GFLOP");
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "plan/validate.h"
 
+#include "dmuon/core/checked.h"
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
 
@@ -13,7 +14,7 @@ void validate_unit(const Plan& plan, const std::vector<PlanTensor>& tensors, siz
                            plan.slots, " slots"));
   for (size_t s = 1; s < layout.cuts.size(); ++s)
     if (layout.cuts[s] < layout.cuts[s - 1]) throw ConfigError(text("unit ", index, ": cut ", s, " lies before the one before it"));
-  int64_t end = 0;
+  int64_t end = 0, most = 0;  // a buffer is as large as its tensors: nobody allocates what a file claims
   for (const UnitLayout::Entry& entry : layout.entries) {
     const PlanTensor& tensor = tensors[static_cast<size_t>(entry.tensor)];
     if (tensor.unit != static_cast<int>(index))
@@ -23,6 +24,7 @@ void validate_unit(const Plan& plan, const std::vector<PlanTensor>& tensors, siz
       throw ConfigError(text("tensor ", tensor.name, " at offset ", entry.offset, " with ", entry.elements,
                              " elements overlaps, is not aligned to ", tensor_alignment, " or leaves its unit of ", layout.elements));
     end = entry.offset + entry.elements;
+    most += round_up(entry.elements, tensor_alignment);
     for (int slot = 0; slot < plan.slots; ++slot) {
       const int64_t cut = layout.cuts[static_cast<size_t>(slot) + 1];
       const int64_t inside = cut - entry.offset;
@@ -35,6 +37,8 @@ void validate_unit(const Plan& plan, const std::vector<PlanTensor>& tensors, siz
     if (entry.elements > 0 && (entry.offset < layout.cuts[owner] || entry.offset >= layout.cuts[owner + 1]))
       throw ConfigError(text("tensor ", tensor.name, " does not start in the slot of its owner, ", owner));
   }
+  if (layout.elements > most)
+    throw ConfigError(text("unit ", index, " has ", layout.elements, " elements, but its tensors take ", most, " with their padding"));
 }
 
 void validate_batches(const Plan& plan, const std::vector<PlanTensor>& tensors) {

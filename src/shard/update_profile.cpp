@@ -6,6 +6,7 @@
 #include <chrono>
 #include <map>
 
+#include "dmuon/backend/measurement_key.h"
 #include "dmuon/core/hash.h"
 #include "dmuon/core/random.h"
 #include "dmuon/core/text.h"
@@ -55,7 +56,7 @@ class BatchTimer {
       entry.parameter = tensor(DType::float32);
       entry.gradient = tensor(DType::float32);
       for (size_t s = 0; s < rule.state().size(); ++s) entry.state.push_back(tensor(DType::float32));
-      entry.published = tensor(published);
+      if (published != DType::float32) entry.published = tensor(published);
       data.fill(backend, entry.parameter);
       for (const Tensor& state : entry.state) data.fill(backend, state);
       items_.push_back(std::move(entry));
@@ -118,13 +119,11 @@ std::vector<UpdateProfileItem> update_profile_items(const std::vector<PlanTensor
   return items;
 }
 
-CostKey update_profile_key(const Backend& backend, std::span<const std::unique_ptr<UpdateRule>> rules) {
-  const BackendInformation information = backend.information();
-  std::string descriptions;
+CostKey update_profile_key(const Backend& backend, std::span<const std::unique_ptr<UpdateRule>> rules, DType published_dtype,
+                           std::string_view tuning) {
+  std::string descriptions = text("published ", name_of(published_dtype), "\ntuned to ", tuning, "\n");
   for (const auto& rule : rules) descriptions += text(rule->name(), " ", rule->description().dump(), "\n");
-  return {{information.device, information.instruction_set, information.gemm, information.threads},
-          "float32",
-          hash_to_hex(hash_bytes(descriptions.data(), static_cast<int64_t>(descriptions.size())))};
+  return {measurement_key(backend), "float32", hash_to_hex(hash_bytes(descriptions.data(), static_cast<int64_t>(descriptions.size())))};
 }
 
 CostModel measure_updates(Backend& backend, std::span<const std::unique_ptr<UpdateRule>> rules, std::span<const UpdateProfileItem> items,

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "dmuon/backend/backend.h"
@@ -25,11 +26,13 @@ struct UpdateProfileOptions {
   int largest_batch = 16;                   // sizes are powers of two up to this, and the largest of a window
   int warm_up = 1, repeats = 5;             // per size; the median counts
   int64_t memory_bytes = int64_t{2} << 30;  // of tensors at a time; larger batches are not measured
-  DType published_dtype = DType::float32;   // of the copy that the update publishes
+  DType published_dtype = DType::float32;   // of the copy that the update publishes; in float32 the master is published
 };
 
-// The key under which measurements of these rules on this backend are kept.
-CostKey update_profile_key(const Backend& backend, std::span<const std::unique_ptr<UpdateRule>> rules);
+// The key under which measurements of these rules on this backend are kept. `tuning`: what the rules were tuned to, as
+// text; it changes how fast they are, not their description.
+CostKey update_profile_key(const Backend& backend, std::span<const std::unique_ptr<UpdateRule>> rules,
+                           DType published_dtype = DType::float32, std::string_view tuning = {});
 
 // Momentum, orthogonalisation, decay, apply and publish copy of b equal matrices in one call of the rule, on random
 // data. Starts from `known` and measures what it lacks: single matrices of every item first, then batches, as far as

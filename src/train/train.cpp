@@ -148,6 +148,7 @@ int run_on_grid(const TrainArguments& arguments, const Configuration& configurat
                                    .rules = rules.table.rules,
                                    .window_units = static_cast<int>(configuration.distribution.window_units),
                                    .published_dtype = sharding.compute_dtype,
+                                   .tuning = tuning.dump(),
                                    .cache_directory = cache_directory(configuration.tuning)});
   Plan plan = agree_on_plan(world, planning);
   agreed(world, [&] {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "dmuon/backend/measurement_key.h"
 #include "dmuon/core/checked.h"
 #include "dmuon/core/log.h"
 #include "dmuon/core/text.h"
@@ -50,11 +51,6 @@ std::vector<ShapeCount> shapes_of(const TuningRequest& request, size_t rule) {
 }
 
 }  // namespace
-
-MeasurementKey measurement_key(const Backend& backend) {
-  const BackendInformation information = backend.information();
-  return {information.device, information.instruction_set, information.gemm, information.threads};
-}
 
 Path cache_directory(const TuningConfiguration& configuration) {
   return configuration.cache_directory.empty() ? default_cache_directory() : Path(configuration.cache_directory);

@@ -11,8 +11,6 @@
 
 namespace dmuon {
 
-// What measurements on this backend depend on.
-MeasurementKey measurement_key(const Backend& backend);
 // The user's cache directory, unless the configuration names one.
 Path cache_directory(const TuningConfiguration& configuration);
 

@@ -11,7 +11,7 @@ CostModel agree_on_update_costs(Communicator& world, Backend& backend, const Upd
   std::string mine;
   agreed(world, [&] {
     if (world.rank() != 0) return;
-    const CostKey key = update_profile_key(backend, request.rules);
+    const CostKey key = update_profile_key(backend, request.rules, request.published_dtype, request.tuning);
     MeasurementCache cache(std::string(cost_cache_kind), key.machine, request.cache_directory);
     const std::vector<UpdateProfileItem> items = update_profile_items(request.tensors, request.window_units);
     UpdateProfileOptions options;

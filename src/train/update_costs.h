@@ -15,6 +15,7 @@ struct UpdateCostRequest {
   std::span<const std::unique_ptr<UpdateRule>> rules;  // by index in the run's rule table
   int window_units = 4;
   DType published_dtype = DType::float32;
+  std::string tuning = {};     // what the rules were tuned to (tune_rules), part of what the measurements depend on
   Path cache_directory;        // empty: nothing is kept
   double budget_seconds = 30;  // of timing; the planner estimates what remains from FLOPs
 };

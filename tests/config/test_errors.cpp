@@ -107,6 +107,12 @@ TEST_CASE("rules between fields name both") {
 TEST_CASE("distribution: every key refuses what it cannot mean") {
   const auto with = [](const std::string& json) { return error_of(R"({"distribution": )" + json + "}"); };
   CHECK_THAT(with(R"({"method": "owners"})"), Contains("distribution.method = \"owners\"") && Contains("did you mean \"owner\"?"));
+  for (const char* method : {"gather", "replicated"})
+    CHECK_THAT(with(std::string(R"({"memory_limit_bytes": 1000, "method": ")") + method + R"("})"),
+               Contains("distribution.memory_limit_bytes = 1000") && Contains(std::string("distribution.method = \"") + method));
+  CHECK_THAT(with(R"({"planner": "milp", "planner_time_limit_seconds": 121})"), Contains("distribution.planner_time_limit_seconds = 121") &&
+                                                                                    Contains("communication.start_timeout_seconds") &&
+                                                                                    Contains("302, found 300"));
   CHECK_THAT(with(R"({"planner": "cbc"})"), Contains("distribution.planner = \"cbc\"") && Contains("milp"));
   CHECK_THAT(with(R"({"cost_model": "guess"})"), Contains("distribution.cost_model") && Contains("measured"));
   CHECK_THAT(with(R"({"reduce": "first"})"), Contains("distribution.reduce") && Contains("auto, last, every"));

@@ -138,6 +138,11 @@ TEST_CASE("a stored plan that does not fit names what is wrong") {
   CHECK_THAT(changed([](Json& j) { j.find("units")->as_array()[0].set("window", 1); }), Contains("unit 0 is in window 1"));
   CHECK_THAT(changed([](Json& j) { j.find("units")->as_array()[6].find("cuts")->as_array()[1] = Json(100); }),
              Contains("embedding") || Contains("cut"));
+  CHECK_THAT(changed([](Json& j) {
+               j.find("units")->as_array()[6].set("elements", int64_t{1} << 50);
+               j.find("units")->as_array()[6].find("cuts")->as_array()[4] = Json(int64_t{1} << 50);
+             }),
+             Contains("unit 6 has 1125899906842624 elements, but its tensors take 8000"));
   CHECK_THAT(changed([](Json& j) { j.find("units")->as_array()[0].find("tensors")->as_array()[0].set("offset", 3); }),
              Contains("blocks.0."));
   CHECK_THAT(changed([](Json& j) { j.find("units")->as_array()[0].find("tensors")->as_array()[0].set("offset", int64_t{1} << 62); }),

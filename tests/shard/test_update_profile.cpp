@@ -1,4 +1,5 @@
 // Measured costs of owner updates: what is measured, what the budget does, and that plans are made from them.
+#include "dmuon/backend/measurement_key.h"
 #include "dmuon/core/text.h"
 #include "dmuon/optim/adamw.h"
 #include "dmuon/optim/muon.h"
@@ -86,6 +87,12 @@ TEST_CASE("another rule makes another key") {
   auto table = rules();
   const std::string before = update_profile_key(*backend, table).rules;
   CHECK(update_profile_key(*backend, rules()).rules == before);
+  CHECK(update_profile_key(*backend, table, DType::bfloat16).rules != before);
+  CHECK(update_profile_key(*backend, table, DType::float32, "[{\"batch\":4}]").rules != before);
+  // A change of this project's kernels is a change of libraries.
+  CHECK_THAT(update_profile_key(*backend, table).machine.libraries, Catch::Contains(backend->information().gemm) &&
+                                                                        Catch::Contains("dmuon ") &&
+                                                                        Catch::EndsWith("kernels " + std::to_string(kernel_revision)));
   table[0] = make_muon(muon_options("dmuon"));
   CHECK(update_profile_key(*backend, table).rules != before);
 }

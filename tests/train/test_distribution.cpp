@@ -85,7 +85,9 @@ TEST_CASE("a checkpoint of any stage, grid, planner and method resumes under any
   const SmallRun run;
   const std::vector<Way> ways = {
       {"plain", 1, ""},
-      {"nodes3", 4, set("nodes", "2") + set("stage", "3") + set("planner", "milp") + set("planner_time_limit_seconds", "1")},
+      {"nodes3", 4,
+       set("nodes", "2") + set("stage", "3") + set("planner", "milp") + set("planner_time_limit_seconds", "0.5") +
+           " --set communication.start_timeout_seconds=90"},
       {"gather", 3, set("method", "gather") + set("stage", "1")},
       {"rank0", 2, set("planner", "rank0") + set("stage", "1")},
   };
@@ -210,7 +212,7 @@ TEST_CASE("measured costs and tuning are kept between runs; files that cannot be
 
 TEST_CASE("planner milp: its plan, or greedy said once") {
   const SmallRun run;
-  const Ended ended = run.train(2, "milp", set("planner", "milp") + " --set training.steps=2");
+  const Ended ended = run.train(2, "milp", set("planner", "milp") + " --set training.steps=2 --set communication.start_timeout_seconds=90");
   INFO(ended.output);
   REQUIRE(ended.exit_code == 0);
   const Json plan = parse_json(read_file(run.path("milp") + "/plan.json"), "plan");
