@@ -58,7 +58,7 @@ std::string PlanReport::to_text() const {
   if (!search.fallback.empty())
     out += text("  owners are greedy's: ", search.fallback, "\n");
   else if (strategy == name_of(PlanStrategy::milp) && search.method == name_of(PlanStrategy::greedy))
-    out += "  owners are greedy's: they meet the lower bound\n";
+    out += "  owners are greedy's: within 0.05 % of the lower bound, so no program was needed\n";
   out += text("  makespan ", cost(makespan), ", lower bound ", cost(search.lower_bound), ", gap ", format_number(gap * 100.0, 2), " %");
   if (search.greedy_makespan > 0.0) out += text("; greedy ", cost(search.greedy_makespan));
   if (search.milp_makespan > 0.0) out += text(", milp ", cost(search.milp_makespan));

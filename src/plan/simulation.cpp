@@ -311,6 +311,7 @@ Simulation simulate(const ModelInventory& inventory, const Hardware& hardware, c
   };
   const Plan plan = plan_by(options.planner);
   simulation.planners.push_back(planner_prediction(plan));
+  simulation.plan = plan.report(tensors);
   if (options.compare_planners) {
     plan_options.memory_limit_bytes = 0;  // rank0 would not fit
     for (PlanStrategy strategy : {PlanStrategy::greedy, PlanStrategy::milp, PlanStrategy::round_robin, PlanStrategy::rank0})

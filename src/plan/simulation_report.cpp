@@ -90,7 +90,7 @@ std::string describe(const Simulation& simulation) {
               " parameters, ", format_count(simulation.matrices), " matrices with ", format_count(simulation.matrix_elements),
               "\nHardware ", simulation.hardware, "\nJob: ", options.ranks, options.ranks == 1 ? " rank" : " ranks", " on ", options.nodes,
               options.nodes == 1 ? " node" : " nodes", ", stage ", options.stage, ", planner ", simulation.planners[0].planner,
-              "\n\nRanks (owner)\n", rank_table(simulation.ranks), "\nPlanners (updates of matrices",
+              "\n\nPlan\n", simulation.plan.to_text(), "\nRanks (owner)\n", rank_table(simulation.ranks), "\nPlanners (updates of matrices",
               options.memory_limit_bytes > 0 ? "; the memory bound holds for the first one" : "", ")\n", planner_table(simulation.planners),
               "\nPredicted, per step\n", method_table(simulation));
 }
@@ -120,6 +120,7 @@ Json to_json(const Simulation& simulation) {
     planners.push_back(row);
   }
   out.set("planners", planners);
+  out.set("plan", simulation.plan.to_json());
   Json methods = Json::array();
   for (const MethodPrediction& method : simulation.methods) {
     Json row = Json::object();

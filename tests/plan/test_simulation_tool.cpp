@@ -47,12 +47,13 @@ TEST_CASE("a job of a file: tables on the terminal, JSON and plot lines in files
                   json.string(), " --plot ", lines.string()));
   INFO(ended.output);
   REQUIRE(ended.exit_code == 0);
-  for (const char* expected : {"GPT-2 124M: 124,439,808 parameters, 72 matrices", "2 ranks on 1 node", "16 ranks on 2 nodes", "round_robin",
-                               "adamw", "gather", "owner", "step ms"})
+  for (const char* expected : {"GPT-2 124M: 124,439,808 parameters, 72 matrices", "plan by greedy: 72 matrices in", "publish balance",
+                               "2 ranks on 1 node", "16 ranks on 2 nodes", "round_robin", "adamw", "gather", "owner", "step ms"})
     CHECK(ended.output.find(expected) != std::string::npos);
   const Json document = parse_json(read_file(json), json.string());
   REQUIRE(document.at("simulations").as_array().size() == 2);
   CHECK(document.at("simulations").as_array()[1].at("nodes").as_integer() == 2);
+  CHECK(document.at("simulations").as_array()[1].at("plan").at("bytes").as_array().size() == 16);
   const std::string plot = read_file(lines);
   CHECK(plot.rfind("model\tranks\tnodes\tmethod\t", 0) == 0);
   CHECK(std::count(plot.begin(), plot.end(), '\n') == 7);

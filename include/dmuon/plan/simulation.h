@@ -74,6 +74,7 @@ struct Simulation {
   SimulationOptions options;
   std::vector<RankPrediction> ranks;
   std::vector<PlannerPrediction> planners;  // the chosen one first
+  PlanReport plan;                          // of the chosen one
   std::vector<MethodPrediction> methods;    // adamw, gather, owner
 };
 
