@@ -50,11 +50,13 @@ TEST_CASE("SIGKILL at random instants never costs more than the time since the l
   Ended ended;
   int killed = 0, resumed = 0;
   for (uint64_t attempt = 0; attempt < 40; ++attempt) {
-    const double seconds = 0.15 + 0.4 * random.uniform(attempt);
+    const double seconds = attempt == 0 ? 0.0 : 0.15 + 0.4 * random.uniform(attempt);
+    // Not before the first save, however slow the machine: the kills shall fall into a run that has something to lose.
     // `wait` returns when the process is gone for certain, so that the next one finds the directory unlocked.
     run.write("kill.sh", text(DMUON_TRAIN, " --config ", run.path("run.json"), " --set output=", run.path("killed"),
-                              " --set threads=1 --set training.steps=200 &\nchild=$!\n(sleep ", seconds,
-                              "; kill -9 $child) 2>/dev/null &\nwait $child\n"));
+                              " --set threads=1 --set training.steps=200 &\nchild=$!\n(until ls -d ", run.path("killed"),
+                              "/checkpoints/step* || ! kill -0 $child; do sleep 0.01; done; sleep ", seconds,
+                              "; kill -9 $child) >/dev/null 2>&1 &\nwait $child\n"));
     ended = dmuon::testing::run_command("bash " + run.path("kill.sh"), 60);
     resumed += ended.output.find("resumed step ") != std::string::npos;
     if (ended.exit_code == 0) break;
