@@ -165,7 +165,7 @@ class IsolatedSolver final : public MilpSolver {
     solution.bound = answer.bound;
     solution.message = message;
     solution.values.resize(values);
-    std::memcpy(solution.values.data(), bytes.data() + sizeof answer, values * sizeof(double));
+    if (values > 0) std::memcpy(solution.values.data(), bytes.data() + sizeof answer, values * sizeof(double));
     return solution;
   }
 
