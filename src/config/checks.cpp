@@ -34,7 +34,7 @@ void check_rule(const std::string& path, const RuleConfiguration& r, int64_t ste
   if (r.iterations > 0 && !r.restarts.empty() && r.restarts.back() >= r.iterations)
     findings.add(text(path, ".restarts: ", r.restarts.back(), " is not before the last of ", path, ".iterations = ", r.iterations));
   if (r.tune_numerics && (r.iteration_form != "auto" || !r.restarts.empty()))
-    findings.add(text(path, ".tune_numerics = true: measures form and restarts, so leave ", path, ".iteration_form = \"auto\" (found \"",
+    findings.add(text(path, ".tune_numerics = true: measures the form, so leave ", path, ".iteration_form = \"auto\" (found \"",
                       r.iteration_form, "\") and ", path, ".restarts empty"));
   if (r.epsilon_mode != "scaled" && r.normalization_safety != 1.0)
     findings.add(text(path, ".normalization_safety = ", r.normalization_safety, ": only ", path,

@@ -126,7 +126,7 @@ Rows distribution_rows() {
       DMUON_KEY("communication.checkpoint_timeout_seconds", communication.checkpoint_timeout_seconds, above(0),
                 "Deadline of collectives while a checkpoint is saved or loaded, in seconds."),
       DMUON_KEY("tuning.enabled", tuning.enabled, any(),
-                "Whether batch, blocking and placement of Newton-Schulz are measured before the first step; results never change."),
+                "Whether batch and placement on threads of Newton-Schulz are measured before the first step; results never change."),
       DMUON_KEY("tuning.cache_directory", tuning.cache_directory, any(),
                 "Where measurements are kept between runs; empty: dmuon below $XDG_CACHE_HOME or ~/.cache."),
   };

@@ -67,7 +67,7 @@ Rows muon_rows() {
                      "Factor on the update of an r x c matrix: sqrt(max(1, r/c)), 0.2 sqrt(max(r, c)), sqrt(max(r, c)), sqrt(r/c), or 1."),
       DMUON_RULE_KEY("scale_factor", scale_factor, muon(above(0)), "Further factor on the update."),
       DMUON_RULE_KEY("tune_numerics", tune_numerics, muon(any()),
-                     "Whether form and restarts may be chosen by measurement; the choice is kept with run and checkpoint."),
+                     "Whether the form (direct or Gram) may be chosen by measurement; the choice is kept with run and checkpoint."),
   };
 }
 #undef DMUON_RULE_KEY

@@ -24,6 +24,8 @@ std::string cost_text(double cost, bool measured) {
 PlanReport Plan::report(const std::vector<PlanTensor>& tensors) const {
   PlanReport report;
   report.search = search;
+  if (report.search.method.empty()) report.search.method = strategy;  // owners were given
+  if (!(report.search.lower_bound > 0.0)) report.search.lower_bound = lower_bound;
   report.strategy = strategy;
   report.slots = slots;
   report.replicas = replicas;
@@ -54,7 +56,7 @@ std::string PlanReport::to_text() const {
   std::string out = text("plan by ", search.method, ": ", matrices, " matrices in ", batches, " batches (largest ", largest_batch, ") on ",
                          slots, " slots");
   if (replicas > 1) out += text(" (", replicas, " replicas x ", shards, " shards)");
-  out += text(", ", windows, " windows\n");
+  out += text(", ", windows, windows == 1 ? " window" : " windows", ", costs ", search.measured ? "measured" : "counted in FLOPs", "\n");
   if (!search.fallback.empty())
     out += text("  owners are greedy's: ", search.fallback, "\n");
   else if (strategy == name_of(PlanStrategy::milp) && search.method == name_of(PlanStrategy::greedy))

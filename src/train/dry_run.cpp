@@ -149,9 +149,9 @@ std::string describe_dry_run(const Configuration& configuration, const TokenData
 
   std::string out =
       text("Model ", configuration.model.family, ": ", format_count(inventory.elements()), " parameters in ", inventory.units().size(),
-           " units\n\nRouting\n", rules.routing_table, "\nRanks: ", describe_distribution(configuration.distribution, inventory, run),
-           "\nPlan: ", describe_plan(plan, plan_tensors(configuration.distribution, inventory, rules.table), false),
-           configuration.distribution.cost_model == "measured" ? "; the run measures its costs and may own otherwise" : "", "\n");
+           " units\n\nRouting\n", rules.routing_table, "\nRanks: ", describe_distribution(configuration.distribution, inventory, run), "\n",
+           plan.report(plan_tensors(configuration.distribution, inventory, rules.table)).to_text(),
+           configuration.distribution.cost_model == "measured" ? "  the run measures its costs and may own otherwise\n" : "");
   std::vector<std::vector<std::string>> loads{{"rank", "whole tensors", "update cost", "elements held"}};
   for (int rank = 0; rank < std::min(ranks, 32); ++rank) {
     int64_t whole = 0, elements = 0;

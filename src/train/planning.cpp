@@ -36,10 +36,6 @@ std::string foreign_option(const Json& stored, const Json& mine) {
   return "";
 }
 
-std::string cost(double value, bool measured) {
-  return measured ? format_number(value * 1e3, 3) + " ms" : format_number(value * 1e-9, 3) + " GFLOP";
-}
-
 }  // namespace
 
 std::vector<PlanTensor> plan_tensors(const DistributionConfiguration& configuration, const Inventory& inventory, const RuleTable& table) {
@@ -91,7 +87,6 @@ bool stored_plan_applies(const PlanRequest& request) {
 Plan agree_on_plan(Communicator& world, const PlanRequest& request) {
   const std::vector<PlanTensor> tensors = plan_tensors(request.configuration, request.inventory, request.table);
   const int units = static_cast<int>(request.inventory.units().size());
-  const bool measured = request.costs != nullptr && !request.costs->empty();
   std::string mine;
   agreed(world, [&] {
     if (world.rank() != 0) return;
@@ -101,7 +96,7 @@ Plan agree_on_plan(Communicator& world, const PlanRequest& request) {
         const std::string foreign = foreign_option(stored, options_json(request.configuration, request.grid));
         if (foreign.empty()) {
           const Plan plan = plan_from_json(stored, tensors, units, "the checkpoint's plan.json");
-          log_information(text("plan: the checkpoint's, ", describe_plan(plan, tensors, measured)));
+          log_information(text("the checkpoint's ", plan.report(tensors).to_text()));
           mine = request.stored;
           return;
         }
@@ -112,7 +107,7 @@ Plan agree_on_plan(Communicator& world, const PlanRequest& request) {
       }
     }
     const Plan plan = make_run_plan(request.configuration, request.inventory, request.table, request.grid, request.costs);
-    log_information(text("plan: ", describe_plan(plan, tensors, measured)));
+    log_information(plan.report(tensors).to_text());
     if (!plan.search.fallback.empty()) log_warning(text("plan: greedy instead of milp: ", plan.search.fallback));
     mine = plan_json(plan, request.configuration, request.inventory, request.table).dump();
   });
@@ -120,29 +115,6 @@ Plan agree_on_plan(Communicator& world, const PlanRequest& request) {
   Plan plan;
   agreed(world, [&] { plan = plan_from_json(parse_json(shared, "rank 0's plan"), tensors, units, "rank 0's plan"); });
   return plan;
-}
-
-std::string describe_plan(const Plan& plan, const std::vector<PlanTensor>& tensors, bool measured) {
-  const double makespan = plan.makespan();
-  const auto gap = [&](double value, double bound) {
-    return bound > 0.0 ? text(" (", format_number(100.0 * (value / bound - 1.0), 2), " % above the bound)") : std::string();
-  };
-  std::string out =
-      text(plan.search.method.empty() ? plan.strategy : plan.search.method, ", costs ", measured ? "measured" : "counted in FLOPs", ", ",
-           plan.windows(), plan.windows() == 1 ? " window" : " windows", "; longest update of a rank ", cost(makespan, measured));
-  const PlanSearch& search = plan.search;
-  const double bound = search.lower_bound > 0.0 ? search.lower_bound : plan.lower_bound;
-  out += text(", lower bound ", cost(bound, measured), gap(makespan, bound));
-  if (search.greedy_makespan > 0.0) out += text("; greedy ", cost(search.greedy_makespan, measured));
-  if (search.milp_makespan > 0.0) out += text(", milp ", cost(search.milp_makespan, measured));
-  if (search.variables > 0) out += text(" (", format_count(search.variables), " variables, ", format_number(search.seconds, 1), " s)");
-  const std::vector<int64_t> bytes = plan.bytes(tensors);
-  double sum = 0.0;
-  for (int64_t each : bytes) sum += static_cast<double>(each);
-  if (sum > 0.0 && plan.slots > 1)
-    out += text("; fullest rank holds ", format_bytes(*std::max_element(bytes.begin(), bytes.end())), ", ",
-                format_number(static_cast<double>(*std::max_element(bytes.begin(), bytes.end())) * plan.slots / sum, 3), " x the mean");
-  return out;
 }
 
 }  // namespace dmuon

@@ -39,7 +39,4 @@ Plan agree_on_plan(Communicator& world, const PlanRequest& request);
 // Whether that plan will be the stored one. Pure.
 bool stored_plan_applies(const PlanRequest& request);
 
-// One paragraph for the log: method, makespan by planner, lower bound, gap, levelling.
-std::string describe_plan(const Plan& plan, const std::vector<PlanTensor>& tensors, bool measured);
-
 }  // namespace dmuon

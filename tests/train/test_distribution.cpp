@@ -192,6 +192,13 @@ TEST_CASE("measured costs and tuning are kept between runs; files that cannot be
   INFO(first.output);
   REQUIRE(first.exit_code == 0);
   CHECK(first.output.find("costs measured") != std::string::npos);
+  // The stored plan is replayed: nothing is measured again, and its costs are still seconds.
+  const Ended resumed = run.train(2, "first", arguments + " --set training.steps=3");
+  INFO(resumed.output);
+  REQUIRE(resumed.exit_code == 0);
+  CHECK(resumed.output.find("the checkpoint's plan by greedy") != std::string::npos);
+  CHECK(resumed.output.find("costs measured") != std::string::npos);
+  CHECK(resumed.output.find("costs: complete updates") == std::string::npos);
   std::vector<Path> files;
   for (const auto& entry : std::filesystem::directory_iterator(cache))
     if (entry.path().extension() == ".json") files.push_back(entry.path());
