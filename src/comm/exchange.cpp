@@ -11,10 +11,6 @@ namespace {
 
 constexpr int64_t messages_in_flight = 4;  // per flow: enough to keep the transport busy, few enough to stay in order
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 }  // namespace
 
 void append_pieces(std::vector<MessagePiece>& pieces, char* data, int64_t bytes, int64_t piece_bytes) {
@@ -27,7 +23,6 @@ Exchange::Exchange(Group& group, const Operation& operation, std::vector<Tensor>
       tensors_(std::move(tensors)),
       peers_(static_cast<size_t>(group.size())),
       deadline_(group.deadline_seconds()),
-      start_(std::chrono::steady_clock::now()),
       scope_(*group.services().activity, operation, group.name()) {
   for (const Tensor& tensor : tensors_)
     if (tensor.defined()) tensor.storage()->open();
@@ -130,7 +125,7 @@ void Exchange::drive(const std::function<bool()>& work) {
     last_slow_check = now;
     group_.check();
     throw_if_another_gave_up(group_);
-    if (deadline_ > 0 && seconds_since(start_) > deadline_) expire(group_, operation_, deadline_, waiting_for());
+    if (deadline_.passed(now)) expire(group_, operation_, deadline_.seconds(), waiting_for());
   }
 }
 

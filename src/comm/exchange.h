@@ -5,12 +5,12 @@
 // after the peer's greeting matched, so ranks in different collectives get an error that names both.
 #pragma once
 
-#include <chrono>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <vector>
 
+#include "comm/deadline.h"
 #include "comm/group.h"
 #include "comm/operation.h"
 #include "dmuon/core/tensor.h"
@@ -100,8 +100,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::vector<std::shared_ptr<const void>> kept_;
   std::vector<Peer> peers_;
   std::deque<Flow> flows_;
-  double deadline_;
-  std::chrono::steady_clock::time_point start_;
+  Deadline deadline_;
   Activity::Scope scope_;
 };
 

@@ -1,13 +1,15 @@
 // A thread that watches phases: what an operation's own deadline cannot see (a hang inside a kernel, a file system, or
-// MPI itself). It never calls MPI. When a phase exceeds its limit it reports one line and ends the process.
+// MPI itself). It never calls MPI, and time in which the process was stopped does not count. When a phase exceeds its limit it reports one
+// line and ends the process.
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
+
+#include "comm/deadline.h"
 
 namespace dmuon {
 
@@ -43,8 +45,7 @@ class Watchdog {
   std::condition_variable wake_;
   bool stop_ = false;
   std::string phase_ = "idle";
-  double limit_ = 0;
-  std::chrono::steady_clock::time_point entered_;
+  Deadline limit_{0};
   std::thread thread_;
 };
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <map>
 
+#include "comm/deadline.h"
 #include "comm/launcher.h"
 #include "comm/reduction.h"
 #include "comm/watchdog.h"
@@ -119,6 +120,21 @@ TEST_CASE("the fast sums have the bits of the plain ones, in every place that re
         check.operator()<bfloat16, bfloat16>(sources, elements, accumulate);
         check.operator()<bfloat16, float>(sources, elements, accumulate);
       }
+}
+
+TEST_CASE("time in which a rank did not run counts against nobody") {
+  const Deadline::Clock::time_point start{};
+  const auto after = [&](double seconds) {
+    return start + std::chrono::duration_cast<Deadline::Clock::duration>(std::chrono::duration<double>(seconds));
+  };
+  Deadline deadline(3, 0.25, start);
+  for (int i = 1; i <= 25; ++i) CHECK(!deadline.passed(after(0.1 * i)));
+  CHECK(!deadline.passed(after(1000)));  // stopped for long: its peers keep what was left of the deadline
+  CHECK(deadline.waited() == Approx(2.75).margin(1e-6));
+  CHECK(!deadline.passed(after(1000.2)));
+  CHECK(deadline.passed(after(1000.4)));
+  Deadline unlimited(0, 0.25, start);
+  for (int i = 1; i <= 100; ++i) CHECK(!unlimited.passed(after(i)));
 }
 
 TEST_CASE("the watchdog reports a phase that exceeds its limit, once") {

@@ -124,7 +124,7 @@ TEST_CASE("with and without overlap the same bits, resumed on the stored plan") 
   const Ended replayed = run.train(2, "on2", set("stage", "2") + " --set training.micro_batch_size=1 --set training.steps=13");
   INFO(replayed.output);
   CHECK(replayed.exit_code == 0);
-  CHECK(replayed.output.find("plan: the checkpoint's") != std::string::npos);
+  CHECK(replayed.output.find("the checkpoint's plan by") != std::string::npos);
   const Ended anew = run.train(2, "on2", set("planner", "round_robin") + " --set training.steps=14");
   INFO(anew.output);
   CHECK(anew.exit_code == 0);

@@ -33,7 +33,7 @@ void SharedExchange::wait(FirstMissing first_missing, const char* why) {
     last_slow_check = now;
     group_.check();
     throw_if_another_gave_up(group_);
-    if (deadline_ <= 0 || std::chrono::duration<double>(now - start_).count() <= deadline_) continue;
+    if (!deadline_.passed(now)) continue;
     // Everybody who is behind this rank, by what it lacks.
     const uint64_t mine = shared_.line(operation_.sequence, rank()).progress.load(std::memory_order_relaxed);
     std::vector<std::string> waiting;
@@ -51,7 +51,7 @@ void SharedExchange::wait(FirstMissing first_missing, const char* why) {
       }
     }
     if (waiting.empty()) waiting.push_back(text(group_.who(first_missing()), ", whose data is incomplete"));
-    expire(group_, operation_, deadline_, waiting);
+    expire(group_, operation_, deadline_.seconds(), waiting);
   }
 }
 
@@ -62,7 +62,6 @@ SharedExchange::SharedExchange(Group& group, const Operation& operation, std::ve
       tensors_(std::move(tensors)),
       met_(static_cast<size_t>(group.size())),
       deadline_(group.deadline_seconds()),
-      start_(std::chrono::steady_clock::now()),
       scope_(*group.services().activity, operation, group.name()) {
   const int64_t before = operation_.sequence - SharedGroup::slots;
   if (before > group.shared_since())

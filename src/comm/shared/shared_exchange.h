@@ -3,9 +3,9 @@
 // to be in another collective.
 #pragma once
 
-#include <chrono>
 #include <vector>
 
+#include "comm/deadline.h"
 #include "comm/group.h"
 #include "comm/shared/shared_group.h"
 
@@ -54,8 +54,7 @@ class SharedExchange {
   Operation operation_;
   std::vector<Tensor> tensors_;
   std::vector<bool> met_;
-  double deadline_;
-  std::chrono::steady_clock::time_point start_;
+  Deadline deadline_;
   Activity::Scope scope_;
   const SharedSegment* segment_ = nullptr;  // that holds this rank's data
 };
