@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "dmuon/backend/backend.h"
+#include "dmuon/backend/signs.h"
 #include "dmuon/core/json.h"
 #include "dmuon/core/measurement_cache.h"
 
@@ -28,6 +29,16 @@ struct StateSpecification {
   bool local = false;  // local state exists once per replica (vote rules); global state once in the job
 };
 
+// What the workers have agreed on for the elements of one item of a vote rule (backend/signs.h): one bit an element, and the
+// header that says which row segments take part. A segment whose message is zero on every worker is inactive.
+struct SignVote {
+  Tensor words;   // int64 [sign_words]: bit i is 1 where the majority says +
+  Tensor header;  // int64 [sign_header_words]
+  SignSegments segments;
+
+  bool defined() const { return words.defined(); }
+};
+
 // One parameter, or one range of its elements, on the rank that holds it.
 struct UpdateItem {
   std::string name;           // the parameter's
@@ -36,13 +47,15 @@ struct UpdateItem {
   std::vector<Tensor> state;  // in the order of UpdateRule::state()
   Tensor published = {};      // optional, same shape: receives the updated parameter in the pass that makes it, as float32
                               // or as bfloat16 rounded to nearest even; what the other ranks will compute with
+  SignVote vote = {};         // vote rules, global half: the agreed signs of the messages, in place of an agreed gradient
 };
 
 // What changes from step to step. Reaches kernels through small device tensors.
 struct StepValues {
   int64_t step = 1;             // of this rule, the first update is 1
   double learning_rate = 0.0;   // after the schedule
-  double gradient_scale = 1.0;  // clip coefficient; multiplies raw gradients, never an orthogonalised update
+  double gradient_scale = 1.0;  // clip coefficient; multiplies raw gradients, never an orthogonalised update. For vote rules
+                                // times the number of workers: their gradient is a worker's own share of the mean
 };
 
 // What a rule has done since it was made; the trainer compares calls with the routing every step.
@@ -84,10 +97,13 @@ class UpdateRule {
 
   // Writes this step's values to the device; once per step before the halves.
   virtual void prepare(Backend& backend, Stream& stream, const StepValues& values) = 0;
-  // Local half: replaces each item's gradient by its message. Rules without one keep the default.
+  // Local half: replaces each item's gradient by its message, on the worker's own gradient and local state (global state
+  // tensors need not be defined here). Vote rules only; a message that is not finite is left as it is, for the vote to
+  // report before any master changes. Rules without a local half keep the default.
   virtual void local(Backend&, Stream&, std::span<UpdateItem>) {}
-  // Global half. Items of equal shape in one call may be processed as a batch; the results never depend on which
-  // items share a call, nor on how an element-wise tensor is cut.
+  // Global half: the update from the agreed gradient or, for vote rules, from item.vote, with global state (local state
+  // tensors and the gradient need not be defined). Items of equal shape in one call may be processed as a batch; the results
+  // never depend on which items share a call, nor on how an element-wise tensor is cut.
   virtual void global(Backend& backend, Stream& stream, std::span<UpdateItem> items) = 0;
 };
 
