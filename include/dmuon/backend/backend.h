@@ -70,6 +70,7 @@ class Backend {
   virtual ActivationKernels& activation() = 0;
   virtual EmbeddingLossKernels& embedding_loss() = 0;
   virtual OptimizerKernels& optimizer() = 0;
+  virtual SignKernels& signs() = 0;
 
   // Counters by kernel name since the last reset. profile(true) also measures time (waits after every kernel).
   virtual std::map<std::string, KernelCost> costs() const = 0;

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "dmuon/backend/sign_kernels.h"
 #include "dmuon/backend/stream.h"
 #include "dmuon/core/tensor.h"
 

@@ -7,7 +7,7 @@
 namespace dmuon {
 
 // Raised with every change of Backend, Stream, Tensor or the kernel structs.
-inline constexpr int backend_plugin_version = 2;
+inline constexpr int backend_plugin_version = 3;
 
 struct BackendPlugin {
   int version;       // backend_plugin_version of the headers the plug-in was built with

@@ -72,6 +72,19 @@ class Optimizer final : public OptimizerKernels, Family {
   void count_non_finite(Stream& stream, const CountNonFinite& arguments) override;
 };
 
+class Signs final : public SignKernels, Family {
+ public:
+  explicit Signs(CpuBackend& backend) : Family(backend) {}
+  void pack(Stream& stream, const PackSigns& arguments) override;
+  void vote(Stream& stream, const VoteSigns& arguments) override;
+  void count(Stream& stream, const CountSigns& arguments) override;
+  void vote_counts(Stream& stream, const VoteCounts& arguments) override;
+  void expand(Stream& stream, const ExpandSigns& arguments) override;
+  void threshold(Stream& stream, const ThresholdSigns& arguments) override;
+  void apply(Stream& stream, const ApplySigns& arguments) override;
+  void unpack(Stream& stream, const UnpackSigns& arguments) override;
+};
+
 class CpuBackend final : public HostBackend {
  public:
   explicit CpuBackend(const HostBackendOptions& options);
@@ -83,6 +96,7 @@ class CpuBackend final : public HostBackend {
   ActivationKernels& activation() override { return activation_; }
   EmbeddingLossKernels& embedding_loss() override { return embedding_loss_; }
   OptimizerKernels& optimizer() override { return optimizer_; }
+  SignKernels& signs() override { return signs_; }
 
   const simd::Table& simd() const { return simd_; }
   // Null when built without oneDNN, or when the options ask for a narrower instruction set than the library would use.
@@ -101,6 +115,7 @@ class CpuBackend final : public HostBackend {
   Activation activation_{*this};
   EmbeddingLoss embedding_loss_{*this};
   Optimizer optimizer_{*this};
+  Signs signs_{*this};
 };
 
 // Data of an optional tensor, null when undefined.

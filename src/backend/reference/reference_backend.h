@@ -77,6 +77,22 @@ class Optimizer final : public OptimizerKernels {
   HostBackend& host_;
 };
 
+class Signs final : public SignKernels {
+ public:
+  explicit Signs(HostBackend& host) : host_(host) {}
+  void pack(Stream& stream, const PackSigns& arguments) override;
+  void vote(Stream& stream, const VoteSigns& arguments) override;
+  void count(Stream& stream, const CountSigns& arguments) override;
+  void vote_counts(Stream& stream, const VoteCounts& arguments) override;
+  void expand(Stream& stream, const ExpandSigns& arguments) override;
+  void threshold(Stream& stream, const ThresholdSigns& arguments) override;
+  void apply(Stream& stream, const ApplySigns& arguments) override;
+  void unpack(Stream& stream, const UnpackSigns& arguments) override;
+
+ private:
+  HostBackend& host_;
+};
+
 class ReferenceBackend final : public HostBackend {
  public:
   explicit ReferenceBackend(const HostBackendOptions& options) : HostBackend(options) {}
@@ -88,6 +104,7 @@ class ReferenceBackend final : public HostBackend {
   ActivationKernels& activation() override { return activation_; }
   EmbeddingLossKernels& embedding_loss() override { return embedding_loss_; }
   OptimizerKernels& optimizer() override { return optimizer_; }
+  SignKernels& signs() override { return signs_; }
 
  private:
   Matrix matrix_{*this};
@@ -96,6 +113,7 @@ class ReferenceBackend final : public HostBackend {
   Activation activation_{*this};
   EmbeddingLoss embedding_loss_{*this};
   Optimizer optimizer_{*this};
+  Signs signs_{*this};
 };
 
 }  // namespace dmuon::reference
