@@ -49,13 +49,14 @@ TEST_CASE("SIGKILL at random instants never costs more than the time since the l
   const Random random(5, RandomStream::test);
   Ended ended;
   int killed = 0, resumed = 0;
-  for (uint64_t attempt = 0; attempt < 40; ++attempt) {
-    const double seconds = attempt == 0 ? 0.0 : 0.15 + 0.4 * random.uniform(attempt);
-    // Not before the first save, however slow the machine: the kills shall fall into a run that has something to lose.
-    // `wait` returns when the process is gone for certain, so that the next one finds the directory unlocked.
+  for (uint64_t attempt = 0; attempt < 10; ++attempt) {
+    // At a random instant after so many steps, not seconds, so that on any machine the kills fall into the run. `wait` returns
+    // when the process is gone for certain, so that the next one finds the directory unlocked.
+    const uint64_t lines = 10 + 40 * attempt + random.below(30, attempt);
+    const double seconds = 0.02 * random.uniform(attempt, 1);
     run.write("kill.sh", text(DMUON_TRAIN, " --config ", run.path("run.json"), " --set output=", run.path("killed"),
-                              " --set threads=1 --set training.steps=200 &\nchild=$!\n(until ls -d ", run.path("killed"),
-                              "/checkpoints/step* || ! kill -0 $child; do sleep 0.01; done; sleep ", seconds,
+                              " --set threads=1 --set training.steps=200 &\nchild=$!\n(until (($(wc -l < ", run.path("killed"),
+                              "/metrics.jsonl) >= ", lines, ")) || ! kill -0 $child; do sleep 0.01; done; sleep ", seconds,
                               "; kill -9 $child) >/dev/null 2>&1 &\nwait $child\n"));
     ended = dmuon::testing::run_command("bash " + run.path("kill.sh"), 60);
     resumed += ended.output.find("resumed step ") != std::string::npos;
