@@ -17,6 +17,13 @@ foreach(source IN LISTS DMUON_TOOLS)
   target_link_libraries(${tool} PRIVATE dmuon CLI11::CLI11)
 endforeach()
 
+# A development tool: the network of scripts/virtual_cluster.sh.
+if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
+  file(GLOB DMUON_SWITCH_SOURCES CONFIGURE_DEPENDS tools/virtual_switch/*.cpp)
+  add_executable(virtual_switch ${DMUON_SWITCH_SOURCES})
+  target_link_libraries(virtual_switch PRIVATE CLI11::CLI11)
+endif()
+
 if(DMUON_BENCHMARKS)
   file(GLOB DMUON_BENCHMARK_SOURCES CONFIGURE_DEPENDS benchmarks/*.cpp)
   if(EXISTS ${CMAKE_SOURCE_DIR}/benchmarks/main.cpp)

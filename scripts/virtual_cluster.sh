@@ -1,15 +1,19 @@
 #!/usr/bin/env bash
 # A cluster on one machine: every node is a network namespace with its own host name, address and /dev/shm; links are
-# limited by a token bucket in both directions. Needs root, iproute2 and Open MPI.
-#   scripts/virtual_cluster.sh up NODES [RATE]     RATE as tc writes it: 1gbit, 100mbit; none (default): unlimited
+# limited in both directions, by a token bucket or, where they shall also have a delay, by build/release/virtual_switch. Needs
+# root, iproute2 and Open MPI; with a delay also /dev/net/tun.
+#   scripts/virtual_cluster.sh up NODES [RATE] [--delay DELAY]
+#                                                  RATE: 1gbit, 100mbit; none (default): unlimited. DELAY: 500us, 2ms, one way
 #   scripts/virtual_cluster.sh rate RATE [NODE]    another limit, for all nodes or one
+#   scripts/virtual_cluster.sh delay DELAY         another delay, of a cluster made with one
 #   scripts/virtual_cluster.sh hosts [SLOTS]       an Open MPI host file
 #   scripts/virtual_cluster.sh mpirun -np RANKS [options of mpirun] -- COMMAND...
 #   scripts/virtual_cluster.sh exec NODE COMMAND...
 #   scripts/virtual_cluster.sh bytes               bytes that each node has sent and received
 #   scripts/virtual_cluster.sh down
 # mpirun puts consecutive ranks on one node. VIRTUAL_CLUSTER (default "dmn", at most 8 letters) names the cluster and
-# VIRTUAL_CLUSTER_NETWORK (default 10.77.0) its addresses, so that several can exist at once.
+# VIRTUAL_CLUSTER_NETWORK (default 10.77.0) its addresses, so that several can exist at once; VIRTUAL_SWITCH is another
+# virtual_switch than that of the release build.
 set -euo pipefail
 
 name=${VIRTUAL_CLUSTER:-dmn}
@@ -17,6 +21,7 @@ network=${VIRTUAL_CLUSTER_NETWORK:-10.77.0}
 bridge=${name}br
 folder=${TMPDIR:-/tmp}/virtual_cluster_$name
 agent=$folder/agent.sh
+switch=${VIRTUAL_SWITCH:-$(dirname "${BASH_SOURCE[0]}")/../build/release/virtual_switch}
 
 fail() {
   echo "virtual_cluster.sh: $1" >&2
@@ -24,7 +29,7 @@ fail() {
 }
 
 usage() {
-  sed -n '4,12p' "${BASH_SOURCE[0]}" >&2
+  sed -n '5,15p' "${BASH_SOURCE[0]}" >&2
   exit 2
 }
 
@@ -40,39 +45,98 @@ nodes() { ip netns list | awk '{print $1}' | { grep -E "^${name}[0-9]+$" || true
 
 need_cluster() { [[ -n $(nodes) ]] || fail "there is no cluster \"$name\"; make one with: $0 up 2 1gbit"; }
 
+# number VALUE FACTOR_OF_UNIT...: "100mbit" with k=1000 m=1000000 is 100000000; nothing if VALUE has another form.
+number() {
+  local value=$1 pair
+  for pair in "${@:2}"; do
+    [[ $value =~ ^([0-9]+(\.[0-9]+)?)${pair%=*}$ ]] || continue
+    awk -v value="${BASH_REMATCH[1]}" -v factor="${pair#*=}" 'BEGIN {printf "%.0f", value * factor}'
+    return
+  done
+}
+
+bits() {
+  local value
+  [[ $1 == none ]] && value=0 || value=$(number "$1" kbit=1000 mbit=1000000 gbit=1000000000)
+  [[ -n $value ]] || fail "the rate \"$1\" is none of 1gbit, 100mbit, 500kbit, none"
+  echo "$value"
+}
+
+nanoseconds() {
+  local value
+  value=$(number "$1" us=1000 ms=1000000 s=1000000000)
+  [[ -n $value ]] || fail "the delay \"$1\" is none of 500us, 2ms, 0.1s"
+  echo "$value"
+}
+
+switched() { [[ -p $folder/switch ]]; }
+
 # limit NODE RATE: what the node sends, and what the bridge sends to it.
 limit() {
-  local node=$1 rate=$2 port=${name}p${1#"$name"}
+  local node=$1 rate=$2 port=${name}p${1#"$name"} value
+  if switched; then
+    value=$(bits "$rate")
+    echo "rate ${1#"$name"} $value" >"$folder/switch"
+    return
+  fi
   ip netns exec "$node" tc qdisc del dev eth0 root 2>/dev/null || true
   tc qdisc del dev "$port" root 2>/dev/null || true
   [[ $rate == none ]] && return
   # The bucket must hold one segment of 64 KiB that the network stack sends at once, and a timer tick of the rate.
   ip netns exec "$node" tc qdisc add dev eth0 root tbf rate "$rate" burst 128kb latency 50ms ||
-    fail "tc refused the rate \"$rate\"; write it as 1gbit or 100mbit (and the kernel must have the tbf queue)"
+    fail "tc refused the rate \"$rate\"; the kernel must have the tbf queue"
   tc qdisc add dev "$port" root tbf rate "$rate" burst 128kb latency 50ms
 }
 
-up() {
-  local count=$1 rate=${2:-none} i node port
-  [[ $count =~ ^[1-9][0-9]?$ ]] || fail "up needs a number of nodes from 1 to 99, not \"$count\""
-  [[ -z $(nodes) ]] || fail "the cluster \"$name\" exists; take it down first: $0 down"
-  trap 'down' EXIT  # half a cluster is taken down again
+# The network cards of the nodes, as devices PREFIX0, PREFIX1, ... of this namespace.
+make_bridge() {
+  local count=$1 i
   ip link add "$bridge" type bridge || fail "cannot make a bridge; the kernel or container must allow network namespaces (CAP_NET_ADMIN)"
   ip addr add "$network.254/24" dev "$bridge"
   ip link set "$bridge" up
   for ((i = 0; i < count; ++i)); do
-    node=$name$i port=${name}p$i
+    ip link add "${name}p$i" type veth peer name "${name}t$i"
+    ip link set "${name}p$i" master "$bridge" up
+  done
+}
+
+make_switch() {
+  local count=$1 rate=$2 delay=$3
+  [[ -x $switch ]] || fail "a delay needs $switch; build it with: scripts/build.sh release virtual_switch"
+  [[ -e /dev/net/tun ]] || fail "a delay needs /dev/net/tun; load the module (modprobe tun) or make it: mkdir -p /dev/net && mknod /dev/net/tun c 10 200"
+  "$switch" --prefix "${name}t" --ports "$count" --control "$folder/switch" --pid-file "$folder/switch.pid" --rate "$rate" --delay "$delay" ||
+    fail "the switch did not start"
+}
+
+up() {
+  local count='' rate=none delay='' i node bits nanoseconds
+  count=$1
+  shift
+  if (($#)) && [[ $1 != --* ]]; then rate=$1 && shift; fi
+  while (($#)); do
+    [[ $1 == --delay && $# -gt 1 ]] || usage
+    delay=$2
+    shift 2
+  done
+  [[ $count =~ ^[1-9][0-9]?$ ]] || fail "up needs a number of nodes from 1 to 99, not \"$count\""
+  bits=$(bits "$rate")
+  [[ -n $delay ]] && nanoseconds=$(nanoseconds "$delay")
+  [[ -z $(nodes) ]] || fail "the cluster \"$name\" exists; take it down first: $0 down"
+  trap 'down' EXIT  # half a cluster is taken down again
+  down              # what a killed one left
+  mkdir -p "$folder"
+  if [[ -n $delay ]]; then make_switch "$count" "$bits" "$nanoseconds"; else make_bridge "$count"; fi
+  for ((i = 0; i < count; ++i)); do
+    node=$name$i
     ip netns add "$node"
-    ip link add "$port" type veth peer name eth0 netns "$node"
-    ip link set "$port" master "$bridge" up
+    ip link set "${name}t$i" netns "$node" name eth0
     ip -n "$node" addr add "$network.$((i + 1))/24" dev eth0
-    ip -n "$node" link set eth0 up
+    ip -n "$node" link set eth0 up txqueuelen 10000
     ip -n "$node" link set lo up
     # cubic reaches the rate where the system's default may not (bbr over veth); kernels without it keep their own.
     ip -n "$node" route change "$network.0/24" dev eth0 proto kernel scope link src "$network.$((i + 1))" congctl cubic 2>/dev/null || true
-    limit "$node" "$rate"
+    [[ -n $delay ]] || limit "$node" "$rate"
   done
-  mkdir -p "$folder"
   # What mpirun starts instead of ssh: "agent ADDRESS command...". A host name and a /dev/shm of its own per node, else
   # the shared-memory files of two nodes collide.
   cat >"$agent" <<AGENT
@@ -84,11 +148,16 @@ exec ip netns exec "\$node" unshare --uts --mount bash -c \
 AGENT
   chmod +x "$agent"
   trap - EXIT
-  echo "$count nodes: $(nodes | tr '\n' ' ')at $network.1 and up, rate $rate"
+  echo "$count nodes: $(nodes | tr '\n' ' ')at $network.1 and up, rate $rate${delay:+, one-way delay $delay}"
 }
 
 down() {
-  local node
+  local node pid
+  # The process is ended only if it is the switch: numbers are used again.
+  if [[ -s $folder/switch.pid ]]; then
+    pid=$(<"$folder/switch.pid")
+    if [[ $(cat "/proc/$pid/comm" 2>/dev/null) == virtual_switch ]]; then kill "$pid"; fi
+  fi
   for node in $(nodes); do ip netns del "$node"; done
   ip link del "$bridge" 2>/dev/null || true
   rm -rf "$folder"
@@ -138,7 +207,15 @@ case $command in
   rate)
     (($#)) || usage
     need_cluster
+    bits "$1" >/dev/null
     for node in $([[ -n ${2:-} ]] && echo "$name$2" || nodes); do limit "$node" "$1"; done
+    ;;
+  delay)
+    (($#)) || usage
+    need_cluster
+    switched || fail "the cluster \"$name\" has no switch; make it anew with: $0 up $(nodes | wc -l) RATE --delay $1"
+    value=$(nanoseconds "$1")
+    echo "delay $value" >"$folder/switch"
     ;;
   hosts) need_cluster; hosts "$@" ;;
   mpirun) need_cluster; start "$@" ;;
