@@ -113,6 +113,7 @@ std::vector<UnitLayout> make_layouts(const std::vector<PlanTensor>& tensors, int
   std::vector<int> small;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const int tensor = static_cast<int>(i);
+    if (!in_plan(tensors[i])) continue;
     UnitTensors& unit = of_unit[static_cast<size_t>(tensors[i].unit)];
     if (tensors[i].whole || on_one) {
       place_whole(tensor, tensors[i].whole ? static_cast<size_t>(owners[i]) : 0);

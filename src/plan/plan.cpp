@@ -32,9 +32,11 @@ void check(const std::vector<PlanTensor>& tensors, int units, const PlanOptions&
                            options.shards != 0 ? options.shards : options.slots / std::max(options.replicas, 1), " shards does not have ",
                            options.slots, " slots"));
   for (const PlanTensor& tensor : tensors)
-    if (tensor.unit < 0 || tensor.unit >= units) throw ShapeError(text("tensor ", tensor.name, " names unit ", tensor.unit, " of ", units));
+    if (tensor.unit < -1 || tensor.unit >= units)
+      throw ShapeError(text("tensor ", tensor.name, " names unit ", tensor.unit, " of ", units));
   int64_t total = 0;
   for (const PlanTensor& tensor : tensors) {
+    if (!in_plan(tensor)) continue;
     const auto padded = checked_add(tensor.shape.elements(), tensor_alignment);
     const auto bytes = padded ? checked_multiply(*padded, held_bytes_per_element(tensor)) : std::nullopt;
     const auto sum = bytes ? checked_add(total, *bytes) : std::nullopt;
@@ -78,6 +80,7 @@ void check_bound(const std::vector<PlanTensor>& tensors, const PlanOptions& opti
   if (limit == 0) return;
   int64_t total = 0;
   for (const PlanTensor& tensor : tensors) {
+    if (!in_plan(tensor)) continue;
     const int64_t bytes = padded_bytes(tensor);
     total += bytes;
     if ((tensor.whole || tensor.shape.elements() <= options.cut_elements) && bytes > limit)
@@ -175,7 +178,7 @@ Plan make_plan_with_owners(const std::vector<PlanTensor>& tensors, int units, co
   check(tensors, units, options);
   std::vector<int> whole(owners);
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (!tensors[i].whole)
+    if (!tensors[i].whole || !in_plan(tensors[i]))
       whole[i] = -1;
     else if (owners[i] < 0 || owners[i] >= options.slots)
       throw ConfigError(text("tensor ", tensors[i].name, " has owner ", owners[i], " of ", options.slots, " slots"));
@@ -227,7 +230,7 @@ Plan make_plan(const std::vector<PlanTensor>& tensors, int units, const PlanOpti
   if (options.strategy == PlanStrategy::round_robin || options.strategy == PlanStrategy::rank0) {
     int next = 0;
     for (size_t i = 0; i < tensors.size(); ++i)
-      if (tensors[i].whole) owners[i] = options.strategy == PlanStrategy::rank0 ? 0 : next++ % options.slots;
+      if (tensors[i].whole && in_plan(tensors[i])) owners[i] = options.strategy == PlanStrategy::rank0 ? 0 : next++ % options.slots;
   } else {
     Counts counts = search_counts(work, options, search);
     spread_windows(work, counts);

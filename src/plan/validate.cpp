@@ -62,7 +62,7 @@ void validate_batches(const Plan& plan, const std::vector<PlanTensor>& tensors) 
     }
   }
   for (size_t i = 0; i < tensors.size(); ++i)
-    if (tensors[i].whole && batched[i] == 0) throw ConfigError(text("tensor ", tensors[i].name, " is in no batch"));
+    if (tensors[i].whole && in_plan(tensors[i]) && batched[i] == 0) throw ConfigError(text("tensor ", tensors[i].name, " is in no batch"));
 }
 
 }  // namespace
@@ -83,7 +83,7 @@ void validate_plan(const Plan& plan, const std::vector<PlanTensor>& tensors, int
   std::vector<int> seen(tensors.size(), 0);
   for (size_t unit = 0; unit < plan.units.size(); ++unit) validate_unit(plan, tensors, unit, seen);
   for (size_t i = 0; i < tensors.size(); ++i)
-    if (seen[i] == 0) throw ConfigError(text("tensor ", tensors[i].name, " is missing"));
+    if (seen[i] == 0 && in_plan(tensors[i])) throw ConfigError(text("tensor ", tensors[i].name, " is missing"));
   validate_batches(plan, tensors);
 }
 

@@ -34,7 +34,7 @@ std::vector<double> cost_of_sizes(const ShapeCost& measured, int count) {
 double seconds_per_cost(const std::vector<PlanTensor>& tensors, const CostModel& model) {
   std::vector<double> ratios;
   for (const PlanTensor& tensor : tensors) {
-    if (!tensor.whole || !(tensor.cost > 0.0)) continue;
+    if (!tensor.whole || !in_plan(tensor) || !(tensor.cost > 0.0)) continue;
     if (const ShapeCost* found = model.find(tensor.rule, tensor.shape)) ratios.push_back(found->batches[0].seconds / tensor.cost);
   }
   if (ratios.empty()) return 1.0;
@@ -102,7 +102,7 @@ Work make_work(const std::vector<PlanTensor>& tensors, const PlanOptions& option
   std::vector<size_t> kinds;  // first tensor of each class
   for (size_t i = 0; i < tensors.size(); ++i) {
     const PlanTensor& tensor = tensors[i];
-    if (!tensor.whole) continue;
+    if (!tensor.whole || !in_plan(tensor)) continue;
     const auto kind = std::find_if(kinds.begin(), kinds.end(), [&](size_t first) {
       return tensors[first].rule == tensor.rule && tensors[first].shape == tensor.shape &&
              tensors[first].state_bytes_per_element == tensor.state_bytes_per_element && tensors[first].cost == tensor.cost;

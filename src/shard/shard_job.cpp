@@ -56,13 +56,14 @@ Level make_level(ShardJob& job, int color, int key, int size, const char* name) 
 
 }  // namespace
 
-ShardJob::ShardJob(Backend& backend_in, Communicator& world_in, Model& model_in, RuleTable rules_in, Plan plan_in,
+ShardJob::ShardJob(Backend& backend_in, Communicator& world_in, Model& model_in, RuleTable rules_in, JobPlans plans,
                    ShardedModelOptions options_in)
     : backend(backend_in),
       world(world_in),
       model(model_in),
       rules(std::move(rules_in)),
-      plan(std::move(plan_in)),
+      plan(std::move(plans.mean)),
+      vote_plan(std::move(plans.vote)),
       options(std::move(options_in)),
       grid(make_rank_grid(world_in.size(), options.replicas)),
       shard(grid.shard_of(world_in.rank())),

@@ -53,7 +53,7 @@ struct ShardJob {
   Communicator& world;
   Model& model;
   RuleTable rules;
-  Plan plan;
+  Plan plan, vote_plan;
   ShardedModelOptions options;
   RankGrid grid;
   int shard = 0, replica = 0, slot = 0;  // of this rank
@@ -63,7 +63,7 @@ struct ShardJob {
   double* phase = nullptr;  // where waiting is counted now
 
   // Collective. ConfigError for options that do not fit the job.
-  ShardJob(Backend& backend, Communicator& world, Model& model, RuleTable rules, Plan plan, ShardedModelOptions options);
+  ShardJob(Backend& backend, Communicator& world, Model& model, RuleTable rules, JobPlans plans, ShardedModelOptions options);
   ~ShardJob();
   ShardJob(const ShardJob&) = delete;
   ShardJob& operator=(const ShardJob&) = delete;

@@ -13,8 +13,8 @@
 namespace dmuon {
 
 struct ShardedModel::Parts {
-  Parts(Backend& backend, Communicator& world, Model& model, RuleTable rules, Plan plan, ShardedModelOptions options)
-      : job(backend, world, model, std::move(rules), std::move(plan), std::move(options)),
+  Parts(Backend& backend, Communicator& world, Model& model, RuleTable rules, JobPlans plans, ShardedModelOptions options)
+      : job(backend, world, model, std::move(rules), std::move(plans), std::move(options)),
         order(agreed_order(job)),
         store(job),
         publisher(job, store, order),
@@ -39,6 +39,7 @@ struct ShardedModel::Parts {
   }
 
   ShardJob job;
+  VoteReport vote_report;
   UseOrder order;
   UnitStore store;
   Publisher publisher;
@@ -49,8 +50,9 @@ struct ShardedModel::Parts {
   std::vector<int64_t> spans;  // open trace span of each unit
 };
 
-ShardedModel::ShardedModel(Backend& backend, Communicator& world, Model& model, RuleTable rules, Plan plan, ShardedModelOptions options)
-    : parts_(std::make_unique<Parts>(backend, world, model, std::move(rules), std::move(plan), std::move(options))) {
+ShardedModel::ShardedModel(Backend& backend, Communicator& world, Model& model, RuleTable rules, JobPlans plans,
+                           ShardedModelOptions options)
+    : parts_(std::make_unique<Parts>(backend, world, model, std::move(rules), std::move(plans), std::move(options))) {
   model.set_unit_listener(this);
 }
 
@@ -112,7 +114,7 @@ GradientReport ShardedModel::finish_gradients(std::span<const double> extras) {
   return parts_->norm.agree(extras);
 }
 
-UpdateCounters ShardedModel::update(std::span<const StepValues> values) {
+UpdateCounters ShardedModel::update(std::span<const StepValues> values, bool) {
   parts_->job.phase = &parts_->job.exposed.update;
   return parts_->updater.update(values);
 }
@@ -174,6 +176,7 @@ void ShardedModel::check_replicas() {
 
 std::span<HeldPiece> ShardedModel::held() { return parts_->store.held(); }
 const Plan& ShardedModel::plan() const { return parts_->job.plan; }
+const Plan& ShardedModel::vote_plan() const { return parts_->job.vote_plan; }
 const RuleTable& ShardedModel::rules() const { return parts_->job.rules; }
 const Inventory& ShardedModel::inventory() const { return parts_->job.inventory(); }
 const RankGrid& ShardedModel::grid() const { return parts_->job.grid; }
@@ -184,6 +187,8 @@ Tensor ShardedModel::value(int parameter) const { return parts_->job.parameter(p
 
 void ShardedModel::set_deadline(double seconds) { parts_->job.set_deadline(seconds); }
 TrafficBytes ShardedModel::traffic() const { return parts_->job.traffic(); }
+TrafficBytes ShardedModel::vote_traffic() const { return {}; }
+const VoteReport& ShardedModel::vote_report() const { return parts_->vote_report; }
 
 void ShardedModel::enter_forward(int unit) {
   PassCursor& cursor = parts_->cursor;

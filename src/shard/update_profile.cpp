@@ -105,7 +105,7 @@ std::vector<UpdateProfileItem> update_profile_items(const std::vector<PlanTensor
   std::vector<UpdateProfileItem> items;
   std::vector<std::map<int, int>> in_window;  // per item
   for (const PlanTensor& tensor : tensors) {
-    if (!tensor.whole) continue;
+    if (!tensor.whole || !in_plan(tensor)) continue;
     auto found =
         std::find_if(items.begin(), items.end(), [&](const auto& item) { return item.rule == tensor.rule && item.shape == tensor.shape; });
     if (found == items.end()) {

@@ -23,12 +23,16 @@ inline constexpr int64_t tensor_alignment = 64;
 struct PlanTensor {
   std::string name;
   Shape shape;
-  int unit = 0;
+  int unit = 0;                     // -1: of another plan of the same inventory; this plan leaves it out
   bool whole = false;               // its rule needs the whole tensor, so it must lie inside one slot
   double cost = 0.0;                // of one update, in any unit: seconds or FLOPs; only compared with each other
   int rule = 0;                     // only tensors of one rule and one shape share a batch
   int state_bytes_per_element = 4;  // of the optimizer state that its owner keeps
 };
+
+// Tensors of one inventory may be split over two plans (those agreed by mean and those agreed by vote have other slots):
+// each plan gets all of them, so that indices stay those of the inventory, with unit -1 for those of the other.
+inline bool in_plan(const PlanTensor& tensor) { return tensor.unit >= 0; }
 
 // Bytes that the holder of a slot keeps for one element: float32 master, float32 gradient, state.
 inline int64_t held_bytes_per_element(const PlanTensor& tensor) { return 8 + tensor.state_bytes_per_element; }
@@ -125,7 +129,7 @@ struct Plan {
   int replicas = 1, shards = 1;
   int64_t cut_elements = 16384;
   std::string strategy;     // as asked for; search.method is what was used
-  std::vector<int> owners;  // per tensor: the slot of its first element (all of it when whole)
+  std::vector<int> owners;  // per tensor: the slot of its first element (all of it when whole); -1: not in this plan
   std::vector<UnitLayout> units;
   std::vector<int> window_of_unit;  // per unit, ascending from 0: units whose updates are published together
   std::vector<PlanBatch> batches;   // by (window, slot, first tensor); every whole tensor is in exactly one
@@ -146,13 +150,13 @@ struct Plan {
 };
 
 // ConfigError when options are out of range, or when the memory bound leaves no plan (names the tensor or the bound
-// and what would fit); ShapeError when a unit index is.
+// and what would fit); ShapeError when a unit index is (-1 is legal: the tensor is left out).
 Plan make_plan(const std::vector<PlanTensor>& tensors, int units, const PlanOptions& options);
 // The same with given owners for whole tensors (tests use random ones); entries of other tensors are ignored.
 Plan make_plan_with_owners(const std::vector<PlanTensor>& tensors, int units, const PlanOptions& options, const std::vector<int>& owners);
 
-// The plan that to_json wrote, for this inventory: a resumed run and the ranks that did not plan replay it. Throws
-// CheckpointError naming `origin` and the tensor or value that is missing, foreign or inconsistent.
+// The plan that to_json wrote, for this inventory (tensors with unit -1 do not occur in it): a resumed run and the ranks that did not plan
+// replay it. Throws CheckpointError naming `origin` and the tensor or value that is missing, foreign or inconsistent.
 Plan plan_from_json(const Json& json, const std::vector<PlanTensor>& tensors, int units, std::string_view origin);
 
 }  // namespace dmuon

@@ -33,11 +33,23 @@ struct RuleTable {
   std::vector<int> rule_of;
 };
 
-// What this rank holds of one parameter: all of it, or a range of its elements. The pieces of all ranks cover the model
-// exactly once, whatever the distribution.
+// Who holds what. Tensors whose rule agrees by mean are spread over all ranks; those whose rule agrees by vote are spread over
+// the shards of one replica, in every replica alike. Each plan is made of the whole inventory, with PlanTensor::unit -1
+// for the tensors of the other one.
+struct JobPlans {
+  Plan mean;                                            // over replicas * shards slots
+  Plan vote;                                            // over `shards` slots, 1 replica; without units when no rule agrees by vote
+  JobPlans(Plan mean_in) : mean(std::move(mean_in)) {}  // NOLINT(google-explicit-constructor): a job without votes
+  JobPlans(Plan mean_in, Plan vote_in) : mean(std::move(mean_in)), vote(std::move(vote_in)) {}
+};
+
+// What this rank holds of one parameter: all of it, or a range of its elements. The pieces of all ranks cover the
+// parameters that agree by mean exactly once, whatever the distribution; the pieces of each replica cover those that agree by
+// vote exactly once: masters and global state of these are equal in all replicas, local state is each replica's own.
 struct HeldPiece {
   Piece piece;
   int rule = -1;
+  bool vote = false;          // of the vote plan
   Tensor master;              // float32, flat
   Tensor gradient;            // reduced gradient, flat
   std::vector<Tensor> state;  // flat, in the order of the rule's state()
@@ -51,6 +63,19 @@ struct GradientReport {
   std::vector<double> sums;      // the extra values, added over ranks in rank order
 };
 
+// What a step's votes looked like: a sample of them, where the update was asked to observe. Equal on every rank.
+struct VoteReport {
+  int64_t elements = 0;              // voted on in the step
+  int64_t sampled = 0;               // of them, compared over all workers
+  int64_t tied = 0;                  // sampled ones that the tie-breaker decided
+  int64_t agreeing = 0;              // bits of sampled elements, over all workers, that equal the vote
+  int workers = 1;                   // that voted
+  double operator_norm_ratio = 0.0;  // ||S||_op / (sqrt m + sqrt n) of the voted signs S of `matrix`, m x n; 0: no matrix
+  double largest_change = 0.0;       // of an element of `matrix` in this update
+  std::string matrix;                // another one each time
+  std::string transport;             // of the votes, "" when nothing moves
+};
+
 // Seconds the calling thread has waited for communication, by where it waited.
 struct ExposedSeconds {
   double forward = 0.0, backward = 0.0, update = 0.0;
@@ -62,8 +87,8 @@ class ShardedModel final : public UnitListener {
   // Collective: splits `world` into traffic classes and levels, and compares plan, options and orders over all ranks
   // (CommunicationError naming the first difference). ConfigError for options that do not fit job, plan or model.
   // Allocates everything that lives as long as the model; values are undefined until initialize or a load.
-  // For Distribution::gather the plan is made with no tensor whole (equal flat shards).
-  ShardedModel(Backend& backend, Communicator& world, Model& model, RuleTable rules, Plan plan, ShardedModelOptions options = {});
+  // For Distribution::gather the plan is made with no tensor whole (equal flat shards); it has no votes.
+  ShardedModel(Backend& backend, Communicator& world, Model& model, RuleTable rules, JobPlans plans, ShardedModelOptions options = {});
   ~ShardedModel() override;
 
   // Masters from the initializers, states zero; publishes.
@@ -81,7 +106,10 @@ class ShardedModel final : public UnitListener {
   GradientReport finish_gradients(std::span<const double> extras);
   // values[rule] of this step. Updates window by window and publishes each window as soon as it is done. Parameters of role
   // buffer become their mean over the ranks. Returns what this rank's rules have counted in this update.
-  UpdateCounters update(std::span<const StepValues> values);
+  // A message of a vote rule that holds NaN or Inf on any rank is a NumericalError naming its parameter, the same on every
+  // rank, before any master has changed. `observe_votes`, the same on every rank: vote_report() tells of this update.
+  UpdateCounters update(std::span<const StepValues> values, bool observe_votes = false);
+  const VoteReport& vote_report() const;
   // After the held pieces were written (a load): everything that other ranks, or this rank's copies, have of them.
   // Collective, as update() is.
   void publish_all();
@@ -98,7 +126,8 @@ class ShardedModel final : public UnitListener {
   void check_replicas();
 
   std::span<HeldPiece> held();
-  const Plan& plan() const;
+  const Plan& plan() const;       // of what agrees by mean
+  const Plan& vote_plan() const;  // of what agrees by vote; without units when nothing does
   const RuleTable& rules() const;
   const Inventory& inventory() const;
   const RankGrid& grid() const;
@@ -114,6 +143,8 @@ class ShardedModel final : public UnitListener {
   double exposed_seconds() const { return exposed().total(); }
   const ExposedSeconds& exposed() const;
   TrafficBytes traffic() const;
+  // The part of it that votes are.
+  TrafficBytes vote_traffic() const;
   int64_t bytes_sent() const { return traffic().inside + traffic().between; }
 
   void enter_forward(int unit) override;
