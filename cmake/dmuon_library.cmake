@@ -13,7 +13,7 @@ endif()
 # Hot loops: the same files once per instruction set, each in its own namespace (DMUON_SIMD), chosen at run time.
 file(GLOB DMUON_SIMD_SOURCES CONFIGURE_DEPENDS src/backend/cpu/simd/*.cpp)
 # Optimizer passes run on arbitrary ranges of a tensor: vector bodies and scalar tails must round alike.
-set_source_files_properties(src/backend/cpu/simd/optimizer.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
+set_source_files_properties(src/backend/cpu/simd/optimizer.cpp src/backend/cpu/simd/signs.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
 function(dmuon_simd_variant name)
   if(NOT DMUON_SIMD_SOURCES)
     return()

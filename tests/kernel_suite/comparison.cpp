@@ -129,14 +129,15 @@ std::unique_ptr<Backend> open_reference(const HostBackendOptions& options) {
 OutputBits compare_all_kernels(Backend& tested, Backend& reference) {
   OutputBits all;
   for (auto* compare : {compare_matrix_kernels, compare_attention_kernels, compare_normalization_kernels, compare_activation_kernels,
-                        compare_embedding_loss_kernels, compare_optimizer_kernels})
+                        compare_embedding_loss_kernels, compare_optimizer_kernels, compare_sign_kernels})
     all.merge(compare(tested, reference));
   return all;
 }
 
 OutputBits thread_count_invariant(const OutputBits& bits) {
-  static const std::vector<std::string> kernels = {"batched_product",  "adamw",  "sgd", "muon_momentum", "muon_apply", "square_sums", "sum",
-                                                   "count_non_finite", "convert"};
+  static const std::vector<std::string> kernels = {
+      "batched_product", "adamw",      "sgd",        "muon_momentum", "muon_apply",   "square_sums",     "sum",         "count_non_finite",
+      "convert",         "pack_signs", "vote_signs", "count_signs",   "expand_signs", "threshold_signs", "apply_signs", "unpack_signs"};
   OutputBits invariant;
   for (const auto& [name, hash] : bits)
     for (const std::string& kernel : kernels)

@@ -34,10 +34,12 @@ OutputBits compare_normalization_kernels(dmuon::Backend& tested, dmuon::Backend&
 OutputBits compare_activation_kernels(dmuon::Backend& tested, dmuon::Backend& reference);
 OutputBits compare_embedding_loss_kernels(dmuon::Backend& tested, dmuon::Backend& reference);
 OutputBits compare_optimizer_kernels(dmuon::Backend& tested, dmuon::Backend& reference);
+OutputBits compare_sign_kernels(dmuon::Backend& tested, dmuon::Backend& reference);
 // All of them.
 OutputBits compare_all_kernels(dmuon::Backend& tested, dmuon::Backend& reference);
 
-// The entries whose kernels promise equal bits for any number of threads: batched products and the optimizer family.
+// The entries whose kernels promise equal bits for any number of threads: batched products, the optimizer
+// family and the signs.
 OutputBits thread_count_invariant(const OutputBits& bits);
 
 }  // namespace kernel_suite

@@ -43,6 +43,12 @@ Tensor CpuBackend::workspace(int64_t floats, const char* label) {
   return floats > 0 ? allocate({floats}, DType::float32, MemoryCategory::workspace, label) : Tensor();
 }
 
+simd::Published published_of(const Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  if (tensor.dtype() == DType::bfloat16) return {nullptr, reinterpret_cast<uint16_t*>(tensor.data<bfloat16>())};
+  return {tensor.data<float>(), nullptr};
+}
+
 simd::Dropout dropout_of(const DropoutMask& mask, int64_t elements) {
   simd::Dropout dropout;
   if (mask.probability <= 0.0 || mask.sequences < 1) return dropout;

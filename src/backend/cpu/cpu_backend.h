@@ -121,6 +121,9 @@ class CpuBackend final : public HostBackend {
 // Data of an optional tensor, null when undefined.
 inline float* optional_data(const Tensor& tensor) { return tensor.defined() ? tensor.data<float>() : nullptr; }
 
+// The optional second copy of a parameter, float32 or bfloat16.
+simd::Published published_of(const Tensor& tensor);
+
 // The mask as the hot loops take it; `elements` of the masked tensor, all sequences together.
 simd::Dropout dropout_of(const DropoutMask& mask, int64_t elements);
 

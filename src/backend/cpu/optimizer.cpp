@@ -33,12 +33,6 @@ void for_elements(const Tensor& tensor, int64_t begin, int64_t end, const Body& 
 
 uint16_t* bits_of(const Tensor& tensor) { return reinterpret_cast<uint16_t*>(tensor.data<bfloat16>()); }
 
-simd::Published published_of(const Tensor& tensor) {
-  if (!tensor.defined()) return {};
-  if (tensor.dtype() == DType::bfloat16) return {nullptr, bits_of(tensor)};
-  return {tensor.data<float>(), nullptr};
-}
-
 }  // namespace
 
 void Optimizer::adamw(Stream& stream, const AdamWPass& a) {

@@ -1,145 +1,159 @@
-// One element and one bit at a time, in the words of sign_kernels.h.
-#include <cmath>
+#include <algorithm>
+#include <vector>
 
-#include "backend/convert.h"
 #include "backend/cpu/cpu_backend.h"
 
 namespace dmuon::cpu {
 namespace {
 
-bool bit(const Tensor& words, int64_t i) { return ((static_cast<uint64_t>(words.data<int64_t>()[i / 64]) >> (i % 64)) & 1) != 0; }
+// Work that is worth waking threads for, and the ranges it is cut into: whole cache lines of words.
+constexpr int64_t worthwhile_elements = 32768, worthwhile_words = 4096, range_words = 8, range_elements = 64 * range_words;
 
-void set_bit(const Tensor& words, int64_t i, bool value) {
-  uint64_t word = static_cast<uint64_t>(words.data<int64_t>()[i / 64]);
-  word = (word & ~(uint64_t{1} << (i % 64))) | (static_cast<uint64_t>(value) << (i % 64));
-  words.data<int64_t>()[i / 64] = static_cast<int64_t>(word);
+uint64_t* words_of(const Tensor& tensor) { return reinterpret_cast<uint64_t*>(tensor.data<int64_t>()); }
+
+simd::SignPiece piece_of(const SignSegments& segments) { return {segments.first, segments.count, segments.row_length, segments.chunk}; }
+
+std::vector<const uint64_t*> words_of(const std::vector<Tensor>& tensors) {
+  std::vector<const uint64_t*> words;
+  for (const Tensor& tensor : tensors) words.push_back(words_of(tensor));
+  return words;
 }
 
-void clear(const Tensor& words) {
-  for (int64_t i = 0; i < words.elements(); ++i) words.data<int64_t>()[i] = 0;
+simd::SignInputs inputs_of(const std::vector<const uint64_t*>& words) { return {words.data(), static_cast<int64_t>(words.size())}; }
+
+std::vector<Tensor> with(std::vector<Tensor> tensors, const Tensor& last) {
+  tensors.push_back(last);
+  return tensors;
 }
 
-// Whether element `i` of a piece begins a segment.
-bool begins_segment(const SignSegments& piece, int64_t i) {
-  const int64_t index = piece.first + i;
-  return i == 0 || index % piece.row_length == 0 || index % piece.chunk == 0;
-}
-
-// The sign of every element of a piece: +1, -1, or 0 in segments without a non-zero element. body(i, sign)
-template <class Body>
-void for_signs(const SignSegments& piece, const Tensor& words, const Tensor& header, const Body& body) {
-  int64_t segment = -1;
-  for (int64_t i = 0; i < piece.count; ++i) {
-    if (begins_segment(piece, i)) ++segment;
-    body(i, !bit(header, 1 + segment) ? 0.0 : bit(words, i) ? 1.0 : -1.0);
-  }
-}
-
-double integer(const Tensor& tensor, int64_t i) {
-  switch (tensor.dtype()) {
-    case DType::int8:
-      return tensor.data<int8_t>()[i];
-    case DType::int16:
-      return tensor.data<int16_t>()[i];
-    default:
-      return tensor.data<int32_t>()[i];
-  }
+// body(begin, end) for the two parts of the words [begin, end) of a buffer whose first `any_words` are headers.
+template <class Any, class Vote>
+void by_kind(int64_t any_words, int64_t begin, int64_t end, const Any& any, const Vote& vote) {
+  const int64_t cut = std::clamp(any_words, begin, end);
+  if (begin < cut) any(begin, cut);
+  if (cut < end) vote(cut, end);
 }
 
 }  // namespace
 
 void Signs::pack(Stream& stream, const PackSigns& p) {
-  backend_.launch(stream, "pack_signs", 0, {p.in, p.words, p.header}, [p] {
-    clear(p.words);
-    clear(p.header);
-    {
-      int64_t segment = -1;
-      for (int64_t i = 0; i < p.segments.count; ++i) {
-        const float x = p.in.dtype() == DType::bfloat16 ? static_cast<float>(p.in.data<bfloat16>()[i]) : p.in.data<float>()[i];
-        if (begins_segment(p.segments, i)) ++segment;
-        set_bit(p.words, i, x > 0 || (x == 0 && zero_sign(p.key, p.segments.first + i)));
-        if (!std::isfinite(x)) set_bit(p.header, 0, true);
-        if (x != 0) set_bit(p.header, 1 + segment, true);
-      }
-    }
+  const Team team = backend_.team(stream);
+  const simd::Table& simd = backend_.simd();
+  backend_.launch(stream, "pack_signs", 0, {p.in, p.words, p.header}, [=, &simd] {
+    simd::PackSignsTask task;
+    if (p.in.dtype() == DType::bfloat16)
+      task.bfloat16 = reinterpret_cast<const uint16_t*>(p.in.data<bfloat16>());
+    else
+      task.float32 = reinterpret_cast<const uint32_t*>(p.in.data<float>());
+    task.words = words_of(p.words), task.header = words_of(p.header);
+    task.piece = piece_of(p.segments), task.key = p.key;
+    std::fill_n(task.header, p.header.elements(), uint64_t{0});
+    team.split(p.segments.count, range_elements, worthwhile_elements,
+               [&](int, int64_t begin, int64_t end) { simd.pack_signs(task, begin, end, segment_of(p.segments, begin)); });
   });
 }
 
 void Signs::vote(Stream& stream, const VoteSigns& v) {
-  std::vector<Tensor> tensors = v.inputs;
-  tensors.push_back(v.result);
-  backend_.launch(stream, "vote_signs", 0, std::move(tensors), [v] {
-    for (int64_t i = 0; i < 64 * v.result.elements(); ++i) {
-      int64_t ones = 0;
-      for (const Tensor& input : v.inputs) ones += bit(input, i) ? 1 : 0;
-      const int64_t zeros = static_cast<int64_t>(v.inputs.size()) - ones;
-      const bool winner = ones == zeros ? bit(v.inputs[static_cast<size_t>(v.tie_breaker)], i) : ones > zeros;
-      set_bit(v.result, i, i < 64 * v.any_words ? ones > 0 : winner);
-    }
+  const Team team = backend_.team(stream);
+  const simd::Table& simd = backend_.simd();
+  backend_.launch(stream, "vote_signs", 0, with(v.inputs, v.result), [=, &simd] {
+    std::vector<const uint64_t*> voters = words_of(v.inputs);
+    const std::vector<const uint64_t*> all = voters;
+    // An even number with its tie-breaker counted twice is odd and has the same majority. Of two, the tie-breaker decides.
+    if (voters.size() % 2 == 0) voters.push_back(voters[static_cast<size_t>(v.tie_breaker)]);
+    if (voters.size() == 3 && all.size() == 2) voters = {voters.back()};
+    uint64_t* result = words_of(v.result);
+    team.split(v.result.elements(), range_words, worthwhile_words, [&](int, int64_t begin, int64_t end) {
+      by_kind(
+          v.any_words, begin, end, [&](int64_t from, int64_t to) { simd.any_signs(inputs_of(all), result, from, to); },
+          [&](int64_t from, int64_t to) { simd.vote_signs(inputs_of(voters), result, from, to); });
+    });
   });
 }
 
 void Signs::count(Stream& stream, const CountSigns& c) {
-  std::vector<Tensor> tensors = c.inputs;
-  tensors.push_back(c.planes);
-  backend_.launch(stream, "count_signs", 0, std::move(tensors), [c] {
-    const int64_t words = c.inputs[0].elements(), planes = words > 0 ? c.planes.elements() / words : 0;
-    for (int64_t i = 0; i < 64 * words; ++i) {
-      int64_t ones = 0;
-      for (size_t worker = 0; worker < c.inputs.size(); ++worker)
-        if (bit(c.inputs[worker], i)) ones += static_cast<int>(worker) == c.twice ? 2 : 1;
-      for (int64_t plane = 0; plane < planes; ++plane) set_bit(c.planes, 64 * plane * words + i, ((ones >> plane) & 1) != 0);
-    }
+  const Team team = backend_.team(stream);
+  const simd::Table& simd = backend_.simd();
+  backend_.launch(stream, "count_signs", 0, with(c.inputs, c.planes), [=, &simd] {
+    std::vector<const uint64_t*> inputs = words_of(c.inputs);
+    if (c.twice >= 0) inputs.push_back(inputs[static_cast<size_t>(c.twice)]);
+    const int64_t words = c.inputs[0].elements();
+    const simd::SignPlanes planes{words_of(c.planes), words > 0 ? c.planes.elements() / words : 0, words};
+    team.split(words, range_words, worthwhile_words,
+               [&](int, int64_t begin, int64_t end) { simd.count_signs(inputs_of(inputs), planes, begin, end); });
   });
 }
 
 void Signs::vote_counts(Stream& stream, const VoteCounts& v) {
-  std::vector<Tensor> tensors = v.planes;
-  tensors.push_back(v.result);
-  backend_.launch(stream, "vote_counts", 0, std::move(tensors), [v] {
+  const Team team = backend_.team(stream);
+  const simd::Table& simd = backend_.simd();
+  backend_.launch(stream, "vote_counts", 0, with(v.planes, v.result), [=, &simd] {
     const int64_t words = v.result.elements();
-    for (int64_t i = 0; i < 64 * words; ++i) {
-      int64_t ones = 0;
-      for (const Tensor& node : v.planes)
-        for (int64_t plane = 0; plane < node.elements() / words; ++plane)
-          ones += bit(node, 64 * plane * words + i) ? int64_t{1} << plane : 0;
-      set_bit(v.result, i, i < 64 * v.any_words ? ones > 0 : 2 * ones > v.total_weight);
+    std::vector<simd::SignPlanes> nodes;
+    std::vector<const uint64_t*> all;  // every plane of every node
+    for (const Tensor& planes : v.planes) {
+      nodes.push_back({words_of(planes), words > 0 ? planes.elements() / words : 0, words});
+      for (int64_t j = 0; j < nodes.back().count; ++j) all.push_back(nodes.back().planes + j * words);
     }
+    uint64_t* result = words_of(v.result);
+    team.split(words, range_words, worthwhile_words, [&](int, int64_t begin, int64_t end) {
+      by_kind(
+          v.any_words, begin, end, [&](int64_t from, int64_t to) { simd.any_signs(inputs_of(all), result, from, to); },
+          [&](int64_t from, int64_t to) {
+            simd.vote_counts(nodes.data(), static_cast<int64_t>(nodes.size()), v.total_weight / 2 + 1, result, from, to);
+          });
+    });
   });
 }
 
 void Signs::expand(Stream& stream, const ExpandSigns& e) {
-  backend_.launch(stream, "expand_signs", 0, {e.words, e.out}, [e] {
-    for (int64_t i = 0; i < e.out.elements(); ++i) {
-      const bool set = bit(e.words, i), any = i < 64 * e.any_words;
-      e.out.data<int8_t>()[i] = static_cast<int8_t>(any ? (set ? 1 : 0) : (set ? e.weight : -e.weight));
-    }
+  const Team team = backend_.team(stream);
+  const simd::Table& simd = backend_.simd();
+  backend_.launch(stream, "expand_signs", 0, {e.words, e.out}, [=, &simd] {
+    const uint64_t* words = words_of(e.words);
+    int8_t* out = e.out.data<int8_t>();
+    const auto weight = static_cast<int8_t>(e.weight), opposite = static_cast<int8_t>(-e.weight);
+    team.split(e.words.elements(), range_words, worthwhile_words, [&](int, int64_t begin, int64_t end) {
+      by_kind(
+          e.any_words, begin, end, [&](int64_t from, int64_t to) { simd.expand_signs(words, out, 1, 0, from, to); },
+          [&](int64_t from, int64_t to) { simd.expand_signs(words, out, weight, opposite, from, to); });
+    });
   });
 }
 
 void Signs::threshold(Stream& stream, const ThresholdSigns& t) {
-  backend_.launch(stream, "threshold_signs", 0, {t.in, t.words}, [t] {
-    for (int64_t i = 0; i < t.in.elements(); ++i) set_bit(t.words, i, integer(t.in, i) > 0);
+  const Team team = backend_.team(stream);
+  const simd::Table& simd = backend_.simd();
+  backend_.launch(stream, "threshold_signs", 0, {t.in, t.words}, [=, &simd] {
+    uint64_t* words = words_of(t.words);
+    team.split(t.words.elements(), range_words, worthwhile_words,
+               [&](int, int64_t begin, int64_t end) { simd.threshold_signs(t.in.raw(), size_of(t.in.dtype()), words, begin, end); });
   });
 }
 
 void Signs::apply(Stream& stream, const ApplySigns& a) {
-  backend_.launch(stream, "apply_signs", 0, {a.parameter, a.words, a.header, a.hyper, a.published}, [a] {
-    const double* hyper = a.hyper.data<double>();
-    const double keep = 1.0 - hyper[ApplySigns::learning_rate] * hyper[ApplySigns::weight_decay];
-    const double step = hyper[ApplySigns::learning_rate] * hyper[ApplySigns::scale];
-    float* parameter = a.parameter.data<float>();
-    for_signs(a.segments, a.words, a.header, [&](int64_t i, double sign) {
-      parameter[i] = parameter[i] * static_cast<float>(keep) - static_cast<float>(step) * static_cast<float>(sign);
-    });
-    if (a.published.defined())
-      convert_elements(a.parameter.raw(), a.parameter.dtype(), a.published.raw(), a.published.dtype(), a.parameter.elements());
+  const Team team = backend_.team(stream);
+  const simd::Table& simd = backend_.simd();
+  backend_.launch(stream, "apply_signs", 0, {a.parameter, a.words, a.header, a.hyper, a.published}, [=, &simd] {
+    const double* h = a.hyper.data<double>();
+    simd::ApplySignsTask task;
+    task.parameter = a.parameter.data<float>(), task.words = words_of(a.words), task.header = words_of(a.header);
+    task.piece = piece_of(a.segments);
+    task.keep = static_cast<float>(1.0 - h[ApplySigns::learning_rate] * h[ApplySigns::weight_decay]);
+    task.step = static_cast<float>(h[ApplySigns::learning_rate] * h[ApplySigns::scale]);
+    task.published = published_of(a.published);
+    team.split(a.segments.count, range_elements, worthwhile_elements,
+               [&](int, int64_t begin, int64_t end) { simd.apply_signs(task, begin, end, segment_of(a.segments, begin)); });
   });
 }
 
 void Signs::unpack(Stream& stream, const UnpackSigns& u) {
-  backend_.launch(stream, "unpack_signs", 0, {u.words, u.header, u.out}, [u] {
-    for_signs(u.segments, u.words, u.header, [&](int64_t i, double sign) { u.out.data<float>()[i] = static_cast<float>(sign); });
+  const Team team = backend_.team(stream);
+  const simd::Table& simd = backend_.simd();
+  backend_.launch(stream, "unpack_signs", 0, {u.words, u.header, u.out}, [=, &simd] {
+    const simd::UnpackSignsTask task{words_of(u.words), words_of(u.header), u.out.data<float>(), piece_of(u.segments)};
+    team.split(u.segments.count, range_elements, worthwhile_elements,
+               [&](int, int64_t begin, int64_t end) { simd.unpack_signs(task, begin, end, segment_of(u.segments, begin)); });
   });
 }
 

@@ -35,5 +35,16 @@ int64_t count_non_finite(const float* in, int64_t begin, int64_t end);
 void muon_momentum(const MuonMomentumTask& task, int64_t begin, int64_t end);
 void square_sums(const float* in, int64_t elements, int64_t chunk, double* out, int64_t begin, int64_t end);
 void chunk_sums(const float* in, int64_t elements, int64_t chunk, double* out, int64_t begin, int64_t end);
+// Elements [begin, end) of a piece, begin at a word; `segment` holds element begin.
+void pack_signs(const PackSignsTask& task, int64_t begin, int64_t end, int64_t segment);
+void apply_signs(const ApplySignsTask& task, int64_t begin, int64_t end, int64_t segment);
+void unpack_signs(const UnpackSignsTask& task, int64_t begin, int64_t end, int64_t segment);
+// Words [begin, end). vote_signs takes an odd number of inputs.
+void expand_signs(const uint64_t* words, int8_t* out, int8_t set, int8_t clear, int64_t begin, int64_t end);
+void threshold_signs(const void* in, int64_t size, uint64_t* words, int64_t begin, int64_t end);
+void vote_signs(const SignInputs& inputs, uint64_t* result, int64_t begin, int64_t end);
+void any_signs(const SignInputs& inputs, uint64_t* result, int64_t begin, int64_t end);
+void count_signs(const SignInputs& inputs, const SignPlanes& out, int64_t begin, int64_t end);
+void vote_counts(const SignPlanes* nodes, int64_t node_count, int64_t threshold, uint64_t* result, int64_t begin, int64_t end);
 
 }  // namespace dmuon::DMUON_SIMD

@@ -1,6 +1,7 @@
 #include "backend/cpu/simd/optimizer.h"
 
 #include "backend/cpu/simd/functions.h"
+#include "backend/cpu/simd/publishing.h"
 
 namespace dmuon::DMUON_SIMD {
 namespace {
@@ -35,24 +36,6 @@ double sum_of_squares(const float* in, int64_t count) {
 }
 
 int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
-// Calls pass(first, last) block by block and copies each block of the parameter while it is in the L1 cache.
-template <class Pass>
-inline void publishing(const float* parameter, const Published& published, int64_t begin, int64_t end, const Pass& pass) {
-  constexpr int64_t block = 1024;
-  if (!published.float32 && !published.bfloat16) return pass(begin, end);
-  for (int64_t first = begin; first < end; first += block) {
-    const int64_t last = smaller(first + block, end);
-    pass(first, last);
-    if (published.bfloat16) {
-      narrow_to_bfloat16(parameter, published.bfloat16, first, last);
-    } else {
-      float* __restrict out = published.float32;
-#pragma omp simd
-      for (int64_t i = first; i < last; ++i) out[i] = parameter[i];
-    }
-  }
-}
 
 void adamw_block(const AdamWTask& task, int64_t begin, int64_t end) {
   float* __restrict p = task.parameter, * __restrict m = task.first_moment, * __restrict v = task.second_moment;

@@ -1,0 +1,237 @@
+// Floats to words of signs and back. Compiled without contraction to fused multiply-adds (see optimizer.h).
+#include "backend/cpu/simd/signs.h"
+
+#include "backend/cpu/simd/functions.h"
+#include "backend/cpu/simd/publishing.h"
+#include "backend/cpu/simd/sign_bits.h"
+
+namespace dmuon::DMUON_SIMD {
+namespace {
+
+// The hash of signs.h, here once more because these files share no code with others (see vector.h).
+inline uint64_t mix(uint64_t z) {
+  z += 0x9e3779b97f4a7c15ull;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return z ^ (z >> 31);
+}
+// Bit j: the sign of a zero at index + j.
+inline uint64_t zero_signs(uint64_t key, int64_t index) {
+  const uint64_t block = static_cast<uint64_t>(index / word_bits);
+  const int64_t shift = index % word_bits;
+  const uint64_t here = mix(key ^ mix(block)) >> shift;
+  return shift == 0 ? here : here | mix(key ^ mix(block + 1)) << (word_bits - shift);
+}
+
+// A floating type by its bits.
+template <class Bits>
+struct Format;
+template <>
+struct Format<uint32_t> {
+  typedef Singles Vector;
+  typedef uint32_t Unaligned __attribute__((vector_size(lanes * 4), aligned(4), may_alias));
+  static constexpr int64_t vectors = single_vectors;
+  static constexpr uint32_t magnitude = 0x7fffffffu, infinity = 0x7f800000u;
+};
+template <>
+struct Format<uint16_t> {
+  typedef Halves Vector;
+  typedef uint16_t Unaligned __attribute__((vector_size(lanes * 4), aligned(2), may_alias));
+  static constexpr int64_t vectors = half_vectors;
+  static constexpr uint16_t magnitude = 0x7fffu, infinity = 0x7f80u;
+};
+
+struct WordSigns {
+  uint64_t positive, zero, non_finite;  // NaN is not positive
+};
+
+// Of 64 elements. Zeros and non-numbers share one comparison: magnitude - 1, unsigned, is at least infinity - 1.
+template <class Bits>
+inline WordSigns word_signs(const Bits* in) {
+  using F = Format<Bits>;
+  using Vector = typename F::Vector;
+  Vector v[F::vectors];
+  Vector worst{};
+#pragma GCC unroll 16
+  for (int64_t i = 0; i < F::vectors; ++i) {
+    v[i] = reinterpret_cast<const typename F::Unaligned*>(in)[i];
+    const Vector magnitude = (v[i] & F::magnitude) - 1;
+    worst = magnitude > worst ? magnitude : worst;
+  }
+  const uint64_t negative = sign_bits(v);
+  const Vector limit = Vector{} + static_cast<Bits>(F::infinity - 1);
+  const auto special = reinterpret_cast<Singles>(worst >= limit);
+  bool ordinary = true;
+#if defined(__AVX512F__)
+  ordinary = _mm512_test_epi32_mask(reinterpret_cast<__m512i>(special), reinterpret_cast<__m512i>(special)) == 0;
+#elif defined(__AVX2__)
+  ordinary = _mm256_testz_si256(reinterpret_cast<__m256i>(special), reinterpret_cast<__m256i>(special)) != 0;
+#else
+  ordinary = _mm_movemask_epi8(reinterpret_cast<__m128i>(special)) == 0;
+#endif
+  if (__builtin_expect(ordinary, 1)) return {~negative, 0, 0};
+  Vector zero[F::vectors], infinite[F::vectors], not_a_number[F::vectors];
+  for (int64_t i = 0; i < F::vectors; ++i) {
+    const Vector magnitude = v[i] & F::magnitude;
+    zero[i] = reinterpret_cast<Vector>(magnitude == 0);
+    infinite[i] = reinterpret_cast<Vector>(magnitude >= F::infinity);
+    not_a_number[i] = reinterpret_cast<Vector>(magnitude > F::infinity);
+  }
+  const uint64_t zeros = sign_bits(zero);
+  return {~(negative | zeros | sign_bits(not_a_number)), zeros, sign_bits(infinite)};
+}
+
+// The bits of a header, written word by word; several threads may write into one word.
+class HeaderWriter {
+ public:
+  explicit HeaderWriter(uint64_t* header) : header_(header) {}
+  ~HeaderWriter() { flush(); }
+  HeaderWriter(const HeaderWriter&) = delete;
+  HeaderWriter& operator=(const HeaderWriter&) = delete;
+
+  void set(int64_t bit) {
+    if (bit / word_bits != word_) {
+      flush();
+      word_ = bit / word_bits;
+    }
+    bits_ |= uint64_t{1} << (bit % word_bits);
+  }
+
+ private:
+  void flush() {
+    if (bits_ != 0) __atomic_fetch_or(header_ + word_, bits_, __ATOMIC_RELAXED);
+    bits_ = 0;
+  }
+
+  uint64_t* header_;
+  int64_t word_ = 0;
+  uint64_t bits_ = 0;
+};
+
+template <class Bits>
+void pack(const PackSignsTask& task, const Bits* in, int64_t begin, int64_t end, int64_t segment) {
+  SegmentWalk walk(task.piece, begin, segment);
+  HeaderWriter header(task.header);
+  uint64_t non_finite = 0, non_zero_before = 0;  // the latter: of the present segment, in earlier words
+  for (int64_t first = begin; first < end; first += word_bits) {
+    const int64_t count = end - first < word_bits ? end - first : word_bits;
+    WordSigns signs;
+    if (count == word_bits) {
+      signs = word_signs(in + first);
+    } else {
+      Bits padded[word_bits];
+      for (int64_t i = 0; i < word_bits; ++i) padded[i] = i < count ? in[first + i] : Bits{1};
+      signs = word_signs<Bits>(padded);
+      signs.positive &= low_bits(count);
+    }
+    uint64_t word = signs.positive;
+    if (__builtin_expect(signs.zero != 0, 0)) word |= signs.zero & zero_signs(task.key, task.piece.first + first);
+    task.words[first / word_bits] = word;
+    non_finite |= signs.non_finite;
+
+    uint64_t non_zero = ~signs.zero & low_bits(count);
+    while (walk.end() <= first + count) {
+      const uint64_t inside = low_bits(walk.end() - first);
+      if (((non_zero & inside) | non_zero_before) != 0) header.set(1 + walk.segment());
+      non_zero &= ~inside;
+      non_zero_before = 0;
+      walk.advance();
+    }
+    non_zero_before |= non_zero;
+  }
+  if (non_zero_before != 0) header.set(1 + walk.segment());
+  if (non_finite != 0) header.set(0);
+}
+
+}  // namespace
+
+void pack_signs(const PackSignsTask& task, int64_t begin, int64_t end, int64_t segment) {
+  if (task.float32)
+    pack(task, task.float32, begin, end, segment);
+  else
+    pack(task, task.bfloat16, begin, end, segment);
+}
+
+void apply_signs(const ApplySignsTask& task, int64_t begin, int64_t end, int64_t segment) {
+  ActiveWalk walk(task.piece, task.header, begin, segment);
+  const float keep = task.keep, step = task.step;
+  const Floats keeps = broadcast(keep), steps = broadcast(step);
+  const Ints sign_bit = Ints{} + static_cast<int32_t>(0x80000000u);
+  publishing(task.parameter, task.published, begin, end, [&](int64_t from, int64_t to) {
+    for (int64_t first = from; first < to; first += word_bits) {
+      float* p = task.parameter + first;
+      const uint64_t active = walk.word(first, task.piece.count), word = task.words[first / word_bits];
+      if (to - first < word_bits) {
+        for (int64_t i = 0; i < to - first; ++i) {
+          const float signed_step = ((word >> i) & 1) != 0 ? step : -step;
+          p[i] = p[i] * keep - (((active >> i) & 1) != 0 ? signed_step : 0.0f);
+        }
+      } else if (active == ~uint64_t{0}) {
+#pragma GCC unroll 16
+        for (int64_t i = 0; i < word_bits; i += lanes) {
+          const Ints negative = ~lane_mask(word >> i) & sign_bit;
+          store(p + i, load(p + i) * keeps - reinterpret_cast<Floats>(reinterpret_cast<Ints>(steps) ^ negative));
+        }
+      } else {
+        for (int64_t i = 0; i < word_bits; i += lanes) {
+          const Ints negative = ~lane_mask(word >> i) & sign_bit;
+          const Ints masked = (reinterpret_cast<Ints>(steps) ^ negative) & lane_mask(active >> i);
+          store(p + i, load(p + i) * keeps - reinterpret_cast<Floats>(masked));
+        }
+      }
+    }
+  });
+}
+
+void unpack_signs(const UnpackSignsTask& task, int64_t begin, int64_t end, int64_t segment) {
+  ActiveWalk walk(task.piece, task.header, begin, segment);
+  const Ints one = reinterpret_cast<Ints>(broadcast(1.0f)), sign_bit = Ints{} + static_cast<int32_t>(0x80000000u);
+  for (int64_t first = begin; first < end; first += word_bits) {
+    const uint64_t active = walk.word(first, task.piece.count), word = task.words[first / word_bits];
+    float* out = task.out + first;
+    for (int64_t i = 0; i < word_bits && i < end - first; i += lanes) {
+      const Floats signs = reinterpret_cast<Floats>((one ^ (~lane_mask(word >> i) & sign_bit)) & lane_mask(active >> i));
+      if (end - first - i >= lanes)
+        store(out + i, signs);
+      else
+        store_partial(out + i, signs, end - first - i);
+    }
+  }
+}
+
+// Eight bytes at a time: spread has bit j of the byte in byte j; adding 0x7f carries it into the byte's highest bit.
+void expand_signs(const uint64_t* words, int8_t* out, int8_t set, int8_t clear, int64_t begin, int64_t end) {
+  constexpr uint64_t ones = 0x0101010101010101ull, diagonal = 0x8040201008040201ull;
+  const uint64_t sets = ones * static_cast<uint8_t>(set), clears = ones * static_cast<uint8_t>(clear);
+  for (int64_t w = begin; w < end; ++w)
+    for (int64_t byte = 0; byte < 8; ++byte) {
+      const uint64_t spread = (((words[w] >> (8 * byte)) & 0xff) * ones) & diagonal;
+      const uint64_t mask = (((spread + 0x7f * ones) >> 7) & ones) * 0xff;
+      const uint64_t bytes = (mask & sets) | (~mask & clears);
+      __builtin_memcpy(out + word_bits * w + 8 * byte, &bytes, sizeof bytes);
+    }
+}
+
+// `size` bytes an element: 1, 2 or 4. Saturated to bytes, numbers keep their sign and zeros stay zero.
+void threshold_signs(const void* in, int64_t size, uint64_t* words, int64_t begin, int64_t end) {
+  const __m128i zero = _mm_setzero_si128();
+  for (int64_t w = begin; w < end; ++w) {
+    const __m128i* from = reinterpret_cast<const __m128i*>(static_cast<const char*>(in) + word_bits * size * w);
+    uint64_t bits = 0;
+    for (int64_t i = 0; i < 4; ++i) {
+      __m128i bytes;
+      if (size == 1) {
+        bytes = _mm_loadu_si128(from + i);
+      } else if (size == 2) {
+        bytes = _mm_packs_epi16(_mm_loadu_si128(from + 2 * i), _mm_loadu_si128(from + 2 * i + 1));
+      } else {
+        bytes = _mm_packs_epi16(_mm_packs_epi32(_mm_loadu_si128(from + 4 * i), _mm_loadu_si128(from + 4 * i + 1)),
+                                _mm_packs_epi32(_mm_loadu_si128(from + 4 * i + 2), _mm_loadu_si128(from + 4 * i + 3)));
+      }
+      bits |= static_cast<uint64_t>(static_cast<uint32_t>(_mm_movemask_epi8(_mm_cmpgt_epi8(bytes, zero)))) << (16 * i);
+    }
+    words[w] = bits;
+  }
+}
+
+}  // namespace dmuon::DMUON_SIMD
