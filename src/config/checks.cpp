@@ -26,7 +26,10 @@ void check_rule(const std::string& path, const RuleConfiguration& r, int64_t ste
   if (r.rule == "sgd" && r.nesterov && (r.momentum == 0.0 || r.dampening != 0.0))
     findings.add(text(path, ".nesterov = true: needs ", path, ".momentum above 0 (found ", r.momentum, ") and ", path,
                       ".dampening = 0 (found ", r.dampening, ")"));
-  if (r.rule != "muon") return;
+  if (r.rule == "sign_muon" && r.post_polar && r.rate_shape != "none")
+    findings.add(text(path, ".post_polar = true: its step is orthogonal and has the unit gain of its shape by itself, so leave ", path,
+                      ".rate_shape = \"none\" (found \"", r.rate_shape, "\")"));
+  if (r.rule != "muon" && r.rule != "sign_muon") return;
   if (r.iteration_form == "direct" && !r.restarts.empty())
     findings.add(text(path, ".restarts: the direct form (", path, ".iteration_form) has no restarts; leave the list empty"));
   if (std::adjacent_find(r.restarts.begin(), r.restarts.end(), [](int64_t a, int64_t b) { return a >= b; }) != r.restarts.end())
@@ -93,6 +96,23 @@ void check_planner(const Configuration& c, Findings& findings) {
                       needed, ", found ", c.communication.start_timeout_seconds));
 }
 
+// What a vote on signs cannot be joined with, whatever the number of ranks.
+void check_vote(const Configuration& c, Findings& findings) {
+  if (!any_rule_votes(c.optimizer)) return;
+  const DistributionConfiguration& d = c.distribution;
+  if (d.method != "owner")
+    findings.add(text("distribution.method = \"", d.method,
+                      "\": a voting rule keeps one momentum for each worker and updates at its owner; choose \"owner\", which with "
+                      "distribution.replicas = 0 makes every rank a worker"));
+  const bool whole_model_everywhere = d.replicas == 0;
+  const bool shards_parameters = d.stage == 3 || std::any_of(d.unit_stages.begin(), d.unit_stages.end(),
+                                                             [](const std::string& entry) { return entry.ends_with("=3"); });
+  if (whole_model_everywhere && shards_parameters)
+    findings.add(
+        "distribution.stage = 3: with a voting rule and distribution.replicas = 0 every rank is a worker with whole parameters, so "
+        "there is nothing to shard; choose stage 1 or 2, or distribution.replicas = the number of nodes for the hybrid with owners");
+}
+
 bool path_safe(const std::string& name) {
   const auto allowed = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '_';
@@ -101,6 +121,35 @@ bool path_safe(const std::string& name) {
 }
 
 }  // namespace
+
+bool any_rule_votes(const OptimizerConfiguration& optimizer) {
+  return rule_votes(optimizer.matrix.rule) || rule_votes(optimizer.auxiliary.rule) ||
+         std::any_of(optimizer.overrides.begin(), optimizer.overrides.end(), [](const auto& rule) { return rule_votes(rule.rule); });
+}
+
+std::vector<std::string> vote_notes(const Configuration& c) {
+  std::vector<std::string> notes;
+  if (!any_rule_votes(c.optimizer)) return notes;
+  if (c.training.gradient_clip > 0.0)
+    notes.push_back(text("training.gradient_clip = ", c.training.gradient_clip,
+                         ": steps of voting rules do not depend on the gradient's scale; clipping only lowers the weight of this step's "
+                         "gradient in their momentum (and acts as always on the other rules)"));
+  const auto note_rule = [&](const std::string& path, const RuleConfiguration& rule) {
+    if (!rule_votes(rule.rule)) return;
+    if (rule.decay == "coupled" && rule.weight_decay > 0.0)
+      notes.push_back(text(path,
+                           ".decay = \"coupled\": decay inside the sign cannot shrink weights, it only turns the step, and 0.1 was "
+                           "found to do harm; \"decoupled\" shrinks them"));
+    if (rule.rate_shape == "none" && !rule.post_polar && rule.learning_rate > 0.01)
+      notes.push_back(text(path, ".learning_rate = ", rule.learning_rate,
+                           ": every element moves by this much in every step; 0.0003 to 0.004 "
+                           "are usual"));
+  };
+  note_rule("optimizer.matrix", c.optimizer.matrix);
+  note_rule("optimizer.auxiliary", c.optimizer.auxiliary);
+  for (size_t i = 0; i < c.optimizer.overrides.size(); ++i) note_rule(text("optimizer.overrides.", i), c.optimizer.overrides[i]);
+  return notes;
+}
 
 void check_fields(const Configuration& c, Findings& findings) {
   if (!path_safe(c.name))
@@ -124,9 +173,10 @@ void check_fields(const Configuration& c, Findings& findings) {
   const int64_t steps = c.training.steps;
   check_rule("optimizer.matrix", c.optimizer.matrix, steps, findings);
   check_rule("optimizer.auxiliary", c.optimizer.auxiliary, steps, findings);
-  if (c.optimizer.auxiliary.rule == "muon")
-    findings.add(
-        "optimizer.auxiliary.rule = \"muon\": it updates matrices only, and the auxiliary rule also gets vectors; use adamw or sgd");
+  if (const std::string& rule = c.optimizer.auxiliary.rule; rule == "muon" || rule == "sign_muon")
+    findings.add(text("optimizer.auxiliary.rule = \"", rule, "\": it updates matrices only, and the auxiliary rule also gets vectors; use ",
+                      rule == "muon" ? "adamw or sgd" : "signum for one bit an element, or adamw"));
+  check_vote(c, findings);
   for (size_t i = 0; i < c.optimizer.overrides.size(); ++i)
     check_rule(text("optimizer.overrides.", i), c.optimizer.overrides[i], steps, findings);
 }

@@ -90,8 +90,10 @@ Rows distribution_rows() {
                 "Stages of single units, each as pattern=stage over unit names (\"blocks.*=3\"); the first that matches holds."),
       DMUON_KEY("distribution.nodes", distribution.nodes, between(0, 65536),
                 "Nodes of the rank grid; 0: the machine's; more than there are makes virtual nodes of equal size."),
-      DMUON_KEY("distribution.replicas", distribution.replicas, between(0, 65536),
-                "Replicas of the shard group: communication has two levels, between and inside them; 0: one per node."),
+      DMUON_KEY(
+          "distribution.replicas", distribution.replicas, between(0, 65536),
+          "Replicas of the shard group: communication has two levels, between and inside them; 0: one per node, with a voting rule one "
+          "per rank."),
       DMUON_KEY("distribution.planner", distribution.planner, one_of({"greedy", "milp", "round_robin", "rank0"}),
                 "How matrices get owners: longest processing time first, integer programming, in turn, or all on rank 0."),
       DMUON_KEY(
@@ -113,6 +115,9 @@ Rows distribution_rows() {
                 "When gradients of several micro-batches leave: after the last (stage 1 only), or after every one; auto: by stage."),
       DMUON_KEY("distribution.publish_form", distribution.publish_form, one_of({"auto", "all_gather", "broadcasts", "padded"}),
                 "Collective that publishes a unit, with equal results; auto: the cheapest by measured cost."),
+      DMUON_KEY("distribution.vote_transport", distribution.vote_transport,
+                one_of({"auto", "int8_sum", "packed_gather", "packed_scatter", "hierarchical"}),
+                "How the signs of voting rules travel between replicas, with equal results; auto: the cheapest by measured link costs."),
       DMUON_KEY("distribution.compute_dtype", distribution.compute_dtype, one_of({"float32", "bfloat16"}),
                 "Element type of published parameters; every rank computes with the published value, masters stay float32."),
       DMUON_KEY("distribution.gradient_dtype", distribution.gradient_dtype, one_of({"float32", "bfloat16"}),

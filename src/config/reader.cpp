@@ -130,7 +130,7 @@ RuleConfiguration read_rule(const Json& object, const std::string& path, std::st
   };
   const bool is_override = fallback.empty();
   const std::string rule = named("rule", rule_names(), is_override ? "adamw" : fallback);
-  RuleConfiguration out = rule_defaults(rule, rule == "muon" ? named("preset", muon_preset_names(), "keller") : "");
+  RuleConfiguration out = rule_defaults(rule, named("preset", preset_names(rule), ""));
   if (is_override)
     for (const char* required : {"match", "rule"})
       if (!object.find(required)) findings.add(text(path, ": missing key \"", required, "\", which every override needs"));
@@ -139,6 +139,8 @@ RuleConfiguration read_rule(const Json& object, const std::string& path, std::st
       findings.add_value(full, value,
                          text("rule \"", rule, "\" (", path, ".rule) has no such key; it belongs to ", join(key.rules, ", "),
                               "; to change the rule, replace the whole object: --set ", path, "='{\"rule\": \"", rule, "\"}'"));
+    else if (key.path == "preset" && out.preset != value.as_string())
+      findings.add_value(full, value, text("rule \"", rule, "\" has the presets ", join(preset_names(rule), ", ")));
     else if (key.path == "match" && !is_override)
       findings.add_value(full, value, "only entries of optimizer.overrides match names");
     else if (key.path == "match" && value.as_string().empty())

@@ -26,13 +26,13 @@ std::string code(const Json& value) { return "`" + value.dump() + "`"; }
 std::string rule_default(const BoundKey<RuleConfiguration>& row) {
   if (row.key.path == "match") return "required there";
   if (row.key.path == "rule") return "`\"muon\"` (matrix), `\"adamw\"` (auxiliary)";
-  if (row.key.path == "preset") return "`\"keller\"`";
+  if (row.key.path == "preset") return "`\"keller\"` (muon), `\"custom\"` (sign_muon)";
   std::vector<std::pair<std::string, std::vector<std::string>>> groups;  // value, rules
   for (const auto& rule : rule_names()) {
     if (!rule_key_applies(row.key, rule)) continue;
     bool same = true;
     const Json value = row.read(rule_defaults(rule));
-    for (const auto& preset : muon_preset_names()) same = same && (rule != "muon" || row.read(rule_defaults(rule, preset)) == value);
+    for (const auto& preset : preset_names(rule)) same = same && row.read(rule_defaults(rule, preset)) == value;
     const std::string shown = same ? code(value) : "the preset's";
     const auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == shown; });
     if (group == groups.end())
@@ -46,20 +46,20 @@ std::string rule_default(const BoundKey<RuleConfiguration>& row) {
   return join(parts, ", ");
 }
 
-std::string preset_table() {
-  std::string out = "| key |", rule = "|---|";
-  for (const auto& preset : muon_preset_names()) {
+std::string preset_table(std::string_view rule) {
+  std::string out = "| key |", line_below = "|---|";
+  for (const auto& preset : preset_names(rule)) {
     out += text(" ", preset, " |");
-    rule += "---|";
+    line_below += "---|";
   }
-  out += "\n" + rule + "\n";
+  out += "\n" + line_below + "\n";
   for (const auto& row : rule_rows()) {
-    if (!rule_key_applies(row.key, "muon") || row.key.path == "preset" || row.key.path == "match" || row.key.path == "rule") continue;
+    if (!rule_key_applies(row.key, rule) || row.key.path == "preset" || row.key.path == "match" || row.key.path == "rule") continue;
     std::string line = text("| `", row.key.path, "` |");
     bool differs = false;
-    for (const auto& preset : muon_preset_names()) {
-      const Json value = row.read(rule_defaults("muon", preset));
-      differs = differs || value != row.read(rule_defaults("muon"));
+    for (const auto& preset : preset_names(rule)) {
+      const Json value = row.read(rule_defaults(rule, preset));
+      differs = differs || value != row.read(rule_defaults(rule));
       line += text(" ", value.is_string() ? value.as_string() : value.dump(), " |");
     }
     if (differs) out += line + "\n";
@@ -182,13 +182,15 @@ std::string configuration_markdown() {
       "\n## Rule objects\n\n"
       "`optimizer.matrix`, `optimizer.auxiliary` and every entry of `optimizer.overrides` hold one update rule. Unwritten keys take the "
       "default of\n"
-      "that rule, for `muon` that of the preset; an entry of `overrides` inherits nothing from the other two. A key that the rule does not "
+      "that rule, for `muon` and `sign_muon` that of the preset; an entry of `overrides` inherits nothing from the other two. A key that "
+      "the rule does not "
       "use is an\n"
       "error.\n\n| key | rules | default | value | meaning |\n|---|---|---|---|---|\n";
   for (const auto& row : rule_rows())
     out += text("| `", row.key.path, "` | ", row.key.rules.empty() ? "all" : join(row.key.rules, ", "), " | ", cell(rule_default(row)),
                 " | ", cell(describe_allowed(row.key)), " | ", cell(row.key.description), " |\n");
-  out += "\n## Muon presets\n\nWhat each preset gives where presets differ.\n\n" + preset_table();
+  out += "\n## Muon presets\n\nWhat each preset gives where presets differ.\n\n" + preset_table("muon");
+  out += "\n## Sign-Muon presets\n\n" + preset_table("sign_muon");
   return out;
 }
 

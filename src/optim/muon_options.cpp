@@ -59,7 +59,7 @@ double muon_scale(ScaleMode mode, int64_t rows, int64_t columns) {
   return 1.0;
 }
 
-double muon_momentum(const MuonOptions& options, int64_t step) {
+double muon_momentum(const OrthogonalMomentumOptions& options, int64_t step) {
   if (options.momentum_warmup_steps <= 0) return options.momentum;
   const double part = std::clamp(static_cast<double>(step - 1) / static_cast<double>(options.momentum_warmup_steps), 0.0, 1.0);
   return (1.0 - part) * options.momentum_start + part * options.momentum;

@@ -12,13 +12,13 @@ std::string key_of(const Shape& shape) { return text(shape[0], "x", shape[1]); }
 
 }  // namespace
 
-Shape muon_matrix_shape(std::string_view parameter, const Shape& shape) {
+Shape muon_matrix_shape(std::string_view rule, std::string_view parameter, const Shape& shape) {
   if (shape.elements() > 0) {
     if (shape.rank() == 2) return shape;
     if (shape.rank() == 4) return Shape{shape[0], shape[1] * shape[2] * shape[3]};
   }
-  throw ShapeError(text("muon: ", parameter, " has shape ", shape.to_string(),
-                        "; Muon takes matrices [out, in] and convolution weights [out, in, k, k]. Route it to adamw instead."));
+  throw ShapeError(text(rule, ": ", parameter, " has shape ", shape.to_string(), "; ", rule,
+                        " takes matrices [out, in] and convolution weights [out, in, k, k]. Route it to another rule, such as adamw."));
 }
 
 const NewtonSchulzPlacement* MuonTuning::placement(const Shape& shape) const {
@@ -48,7 +48,7 @@ MuonTuning MuonTuning::from_json(const Json& json) {
       tuning.forms = measured_forms_from(value);
       continue;
     }
-    if (key != "placements") throw ConfigError(text("choices of muon: unknown entry \"", key, "\""));
+    if (key != "placements") throw ConfigError(text("Newton-Schulz choices: unknown entry \"", key, "\""));
     for (const auto& [name, placement] : value.as_object()) {
       // The same notation as the forms: read by the same code.
       Json one = Json::object();
@@ -56,14 +56,15 @@ MuonTuning MuonTuning::from_json(const Json& json) {
       const MeasuredForm shape = measured_forms_from(one).front();
       const int64_t batch = placement.at("batch").as_integer(), queues = placement.at("queues").as_integer();
       if (batch < 1 || queues < 1 || queues > batch || queues > 65536)
-        throw ConfigError(text("choices of muon: ", name, " in batches of ", batch, " on ", queues, " queues"));
+        throw ConfigError(text("Newton-Schulz choices: ", name, " in batches of ", batch, " on ", queues, " queues"));
       tuning.placements.push_back({Shape{shape.rows, shape.columns}, {batch, static_cast<int>(queues)}});
     }
   }
   return tuning;
 }
 
-MuonTuning tune_muon(Backend& backend, const MuonOptions& options, std::span<const ShapeCount> shapes, MeasurementCache* cache) {
+MuonTuning tune_muon(Backend& backend, std::string_view rule, const OrthogonalMomentumOptions& options, std::span<const ShapeCount> shapes,
+                     MeasurementCache* cache) {
   MuonTuning tuning;
   tuning.forms = options.newton_schulz.measured_forms;
   NewtonSchulzTuner tuner(backend, cache);
@@ -71,7 +72,7 @@ MuonTuning tune_muon(Backend& backend, const MuonOptions& options, std::span<con
   // Several given shapes may be one matrix shape; the largest count decides.
   std::vector<ShapeCount> matrices;
   for (const ShapeCount& each : shapes) {
-    const Shape shape = muon_matrix_shape("a tensor", each.shape);
+    const Shape shape = muon_matrix_shape(rule, "a tensor", each.shape);
     const auto found = std::find_if(matrices.begin(), matrices.end(), [&](const ShapeCount& other) { return other.shape == shape; });
     if (found == matrices.end())
       matrices.push_back({shape, each.count});

@@ -1,5 +1,5 @@
-// What Muon has measured before the first step: how the matrices of each shape share calls and threads, and, where the options
-// ask for it, the form of the iteration.
+// What a rule with Newton-Schulz has measured before the first step: how the matrices of each shape share calls and threads, and, where the
+// options ask for it, the form of the iteration.
 #pragma once
 
 #include <span>
@@ -7,12 +7,13 @@
 #include <vector>
 
 #include "dmuon/newton_schulz/tuner.h"
-#include "dmuon/optim/muon.h"
+#include "dmuon/optim/orthogonal_momentum.h"
+#include "dmuon/optim/update_rule.h"
 
 namespace dmuon {
 
-// [out, in] of a 2-D or 4-D weight; ShapeError naming the parameter otherwise.
-Shape muon_matrix_shape(std::string_view parameter, const Shape& shape);
+// [out, in] of a 2-D or 4-D weight; ShapeError naming rule and parameter otherwise.
+Shape muon_matrix_shape(std::string_view rule, std::string_view parameter, const Shape& shape);
 
 struct MuonTuning {
   struct Placed {
@@ -29,6 +30,7 @@ struct MuonTuning {
 };
 
 // Forms that `options` already hold are not measured again.
-MuonTuning tune_muon(Backend& backend, const MuonOptions& options, std::span<const ShapeCount> shapes, MeasurementCache* cache);
+MuonTuning tune_muon(Backend& backend, std::string_view rule, const OrthogonalMomentumOptions& options, std::span<const ShapeCount> shapes,
+                     MeasurementCache* cache);
 
 }  // namespace dmuon

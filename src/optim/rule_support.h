@@ -39,25 +39,37 @@ inline void check_range(const char* rule, const char* field, double value, doubl
   throw ConfigError(text(rule, ": ", field, " must lie in [", low, ", ", high, open_end ? ")" : "]", ", found ", value));
 }
 
-// ShapeError naming the parameter unless master, gradient and every state have equal element counts and dtypes, and the
-// published copy, if any, as many elements.
-inline void check_item(const UpdateRule& rule, const UpdateItem& item) {
-  const size_t states = rule.state().size();
-  if (item.state.size() != states)
-    throw ShapeError(text(rule.name(), ": ", item.name, " brings ", item.state.size(), " state tensors, the rule has ", states));
-  const auto check = [&](const char* what, const Tensor& tensor) {
-    if (tensor.defined() && tensor.elements() == item.parameter.elements() && tensor.dtype() == item.parameter.dtype()) return;
-    throw ShapeError(text(rule.name(), ": ", item.name, " is ", item.parameter.to_string(), " but its ", what, " is ",
-                          tensor.defined() ? tensor.to_string() : std::string("undefined")));
-  };
-  check("gradient", item.gradient);
-  for (size_t i = 0; i < states; ++i) check(rule.state()[i].name.c_str(), item.state[i]);
+// ShapeError naming the parameter unless the item's tensor is one of `parameter`'s size and dtype.
+inline void check_companion(std::string_view rule, const UpdateItem& item, std::string_view what, const Tensor& tensor) {
+  if (tensor.defined() && tensor.elements() == item.parameter.elements() && tensor.dtype() == item.parameter.dtype()) return;
+  throw ShapeError(text(rule, ": ", item.name, " is ", item.parameter.to_string(), " but its ", what, " is ",
+                        tensor.defined() ? tensor.to_string() : std::string("undefined")));
+}
+
+// ShapeError naming the parameter unless the item brings the rule's states, each like the parameter.
+inline void check_states(const UpdateRule& rule, const UpdateItem& item) {
+  const std::vector<StateSpecification> states = rule.state();
+  if (item.state.size() != states.size())
+    throw ShapeError(text(rule.name(), ": ", item.name, " brings ", item.state.size(), " state tensors, the rule has ", states.size()));
+  for (size_t i = 0; i < states.size(); ++i) check_companion(rule.name(), item, states[i].name, item.state[i]);
+}
+
+// ShapeError naming the parameter unless the published copy, if any, has as many elements.
+inline void check_published(std::string_view rule, const UpdateItem& item) {
   const Tensor& published = item.published;
   if (!published.defined()) return;
   const bool right_dtype = published.dtype() == item.parameter.dtype() || published.dtype() == DType::bfloat16;
   if (published.elements() != item.parameter.elements() || !right_dtype)
-    throw ShapeError(text(rule.name(), ": ", item.name, " is ", item.parameter.to_string(), " but is to be published as ",
-                          published.to_string(), "; expected as many elements in float32 or bfloat16"));
+    throw ShapeError(text(rule, ": ", item.name, " is ", item.parameter.to_string(), " but is to be published as ", published.to_string(),
+                          "; expected as many elements in float32 or bfloat16"));
+}
+
+// ShapeError naming the parameter unless master, gradient and every state have equal element counts and dtypes, and the
+// published copy, if any, as many elements.
+inline void check_item(const UpdateRule& rule, const UpdateItem& item) {
+  check_states(rule, item);
+  check_companion(rule.name(), item, "gradient", item.gradient);
+  check_published(rule.name(), item);
 }
 
 // The value of an enumeration with name_of() among `all`; ConfigError with the nearest name.

@@ -1,16 +1,21 @@
 #include "train/rules.h"
 
+#include "dmuon/config/key_table.h"
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
 #include "dmuon/optim/adamw.h"
+#include "dmuon/optim/lion.h"
 #include "dmuon/optim/muon.h"
 #include "dmuon/optim/sgd.h"
+#include "dmuon/optim/sign_adam.h"
+#include "dmuon/optim/sign_muon.h"
+#include "dmuon/optim/signum.h"
 
 namespace dmuon {
 namespace {
 
-std::unique_ptr<UpdateRule> make_muon_rule(const RuleConfiguration& c) {
-  MuonOptions options;
+// The fields of the momentum and of Newton-Schulz, which Muon and Sign-Muon share.
+void set_orthogonal_momentum(OrthogonalMomentumOptions& options, const RuleConfiguration& c) {
   options.momentum_form = momentum_form_from_name(c.momentum_form);
   options.nesterov = c.nesterov;
   options.momentum = c.momentum;
@@ -23,10 +28,51 @@ std::unique_ptr<UpdateRule> make_muon_rule(const RuleConfiguration& c) {
   options.newton_schulz.epsilon_mode = epsilon_mode_from_name(c.epsilon_mode);
   options.newton_schulz.epsilon = c.normalization_epsilon;
   options.newton_schulz.safety = c.normalization_safety;
+}
+
+std::unique_ptr<UpdateRule> make_muon_rule(const RuleConfiguration& c) {
+  MuonOptions options;
+  set_orthogonal_momentum(options, c);
   options.scale = scale_mode_from_name(c.scale);
   options.scale_factor = c.scale_factor;
   options.weight_decay = c.weight_decay;
   return make_muon(options);
+}
+
+template <class Options>
+Options vote_options(const RuleConfiguration& c) {
+  Options options;
+  options.rate_shape = rate_shape_from_name(c.rate_shape);
+  options.decay = decay_mode_from_name(c.decay);
+  options.weight_decay = c.weight_decay;
+  return options;
+}
+
+std::unique_ptr<UpdateRule> make_sign_muon_rule(const RuleConfiguration& c) {
+  auto options = vote_options<SignMuonOptions>(c);
+  set_orthogonal_momentum(options, c);
+  options.post_polar = c.post_polar;
+  return make_sign_muon(options);
+}
+
+std::unique_ptr<UpdateRule> make_signum_rule(const RuleConfiguration& c) {
+  auto options = vote_options<SignumOptions>(c);
+  options.momentum_form = momentum_form_from_name(c.momentum_form);
+  options.nesterov = c.nesterov;
+  options.momentum = c.momentum;
+  return make_signum(options);
+}
+
+std::unique_ptr<UpdateRule> make_sign_adam_rule(const RuleConfiguration& c) {
+  auto options = vote_options<SignAdamOptions>(c);
+  options.beta1 = c.beta1, options.beta2 = c.beta2, options.epsilon = c.epsilon;
+  return make_sign_adam(options);
+}
+
+std::unique_ptr<UpdateRule> make_lion_rule(const RuleConfiguration& c) {
+  auto options = vote_options<LionOptions>(c);
+  options.beta1 = c.beta1, options.beta2 = c.beta2;
+  return make_lion(options);
 }
 
 ScheduleOptions schedule_options(const ScheduleConfiguration& c) {
@@ -46,7 +92,11 @@ std::unique_ptr<UpdateRule> make_rule(const RuleConfiguration& c) {
   if (c.rule == "muon") return make_muon_rule(c);
   if (c.rule == "sgd") return make_sgd({c.momentum, c.dampening, c.nesterov, c.weight_decay});
   if (c.rule == "adamw") return make_adamw({c.beta1, c.beta2, c.epsilon, c.weight_decay});
-  throw ConfigError(text("optimizer: \"", c.rule, "\" is not one of adamw, sgd, muon"));
+  if (c.rule == "sign_muon") return make_sign_muon_rule(c);
+  if (c.rule == "signum") return make_signum_rule(c);
+  if (c.rule == "sign_adam") return make_sign_adam_rule(c);
+  if (c.rule == "lion") return make_lion_rule(c);
+  throw ConfigError(text("optimizer: \"", c.rule, "\" is not one of ", join(rule_names(), ", ")));
 }
 
 RunRules make_rules(const OptimizerConfiguration& configuration, const Inventory& inventory) {

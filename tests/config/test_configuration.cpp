@@ -64,14 +64,14 @@ TEST_CASE("a preset fills only what is not written") {
   CHECK(matrix(R"({"preset": "dmuon"})").coefficients == "polar_express_105");
   CHECK(matrix(R"({"preset": "torch"})").epsilon_mode == "clamp");
   CHECK(matrix(R"({"preset": "custom"})").normalization_epsilon == 1e-15);
-  for (const auto& preset : muon_preset_names()) CHECK(rule_defaults("muon", preset).preset == preset);
+  for (const auto& preset : preset_names("muon")) CHECK(rule_defaults("muon", preset).preset == preset);
   CHECK_THROWS_AS(rule_defaults("muon", "killer"), ConfigError);
   CHECK_THROWS_AS(rule_defaults("adam"), ConfigError);
 }
 
 TEST_CASE("the resolved form reads back to an equal configuration for every rule and preset") {
   std::vector<std::string> matrices = {R"({"rule": "adamw"})", R"({"rule": "sgd", "momentum": 0.9, "nesterov": true})"};
-  for (const auto& preset : muon_preset_names()) matrices.push_back(R"({"rule": "muon", "restarts": [1, 3], "preset": ")" + preset + "\"}");
+  for (const auto& preset : preset_names("muon")) matrices.push_back(R"({"rule": "muon", "restarts": [1, 3], "preset": ")" + preset + "\"}");
   for (const auto& matrix : matrices) {
     const Configuration first =
         load_configuration("", {"optimizer.matrix=" + matrix,

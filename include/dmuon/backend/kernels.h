@@ -254,7 +254,7 @@ struct SgdPass {
 // Momentum half of Muon with g = gradient_scale * gradient:
 //   sum form:  m = momentum * m + g;                     u = nesterov ? g + momentum * m : m
 //   lerp form: m = momentum * m + (1 - momentum) * g;    u = nesterov ? (1 - momentum) * g + momentum * m : m
-// update receives u; square_sums[c] receives the sum of u^2 over chunk c of `chunk` elements, in float64.
+// update receives u and may alias gradient; square_sums[c] receives the sum of u^2 over chunk c of `chunk` elements, in float64.
 struct MuonMomentum {
   enum Hyper { momentum, gradient_scale, count };
   bool sum_form = false;

@@ -67,19 +67,19 @@ struct ScheduleConfiguration {
 struct RuleConfiguration {
   std::string match;  // only in optimizer.overrides: pattern over parameter names, * stands for any text
   std::string rule = "adamw";
-  std::string preset;  // muon only
+  std::string preset;  // muon and sign_muon only
   double learning_rate = 0.001;
   double weight_decay = 0.0;
   ScheduleConfiguration schedule;
-  // adamw
+  // adamw, sign_adam; the betas also lion
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
-  // sgd and muon
+  // sgd, muon, sign_muon, signum
   double momentum = 0.9;
   bool nesterov = false;
   double dampening = 0.0;  // sgd only
-  // muon
+  // muon and sign_muon; the form of the momentum also signum
   std::string momentum_form = "lerp";
   int64_t momentum_warmup_steps = 0;
   double momentum_start = 0.85;
@@ -90,9 +90,14 @@ struct RuleConfiguration {
   double normalization_epsilon = 1e-15;
   std::string epsilon_mode = "clamp";
   double normalization_safety = 1.0;  // of epsilon_mode scaled
-  std::string scale = "original";
-  double scale_factor = 1.0;
+  std::string normalization = "frobenius";
   bool tune_numerics = false;
+  std::string scale = "original";  // muon only
+  double scale_factor = 1.0;       // muon only
+  // the rules with a vote: sign_muon, signum, sign_adam, lion
+  std::string rate_shape = "none";
+  std::string decay = "decoupled";
+  bool post_polar = false;  // sign_muon only
   bool operator==(const RuleConfiguration&) const = default;
 };
 
@@ -108,7 +113,7 @@ struct DistributionConfiguration {
   int64_t stage = 2;
   std::vector<std::string> unit_stages;  // "pattern=stage" over unit names, the first that matches holds
   int64_t nodes = 0;                     // 0: the machine's
-  int64_t replicas = 0;                  // 0: as many as nodes
+  int64_t replicas = 0;                  // 0: as many as nodes; with a voting rule as many as ranks
   std::string planner = "greedy";
   double planner_time_limit_seconds = 10.0;
   int64_t memory_limit_bytes = 0;  // of a rank; 0: none
@@ -118,6 +123,7 @@ struct DistributionConfiguration {
   bool overlap = true;
   std::string reduce = "auto";
   std::string publish_form = "auto";
+  std::string vote_transport = "auto";
   std::string compute_dtype = "float32";
   std::string gradient_dtype = "float32";
   int64_t cut_elements = 16384;
@@ -209,7 +215,13 @@ Json to_json(const Configuration& configuration);
 // Hash of to_json: equal on all ranks or the run does not start.
 uint64_t configuration_hash(const Configuration& configuration);
 
-// The defaults of `rule` ("adamw", "sgd", "muon"); for muon those of `preset` ("keller" when empty).
+// The defaults of `rule` ("adamw", "sgd", "muon" ...); for rules with presets those of `preset` (the rule's first when empty).
 RuleConfiguration rule_defaults(std::string_view rule, std::string_view preset = {});
+
+// Whether the workers of this rule agree by a vote on signs.
+bool rule_votes(std::string_view rule);
+bool any_rule_votes(const OptimizerConfiguration& optimizer);
+// What a run with voting rules should be told at its start: legal settings that do less, or other things, than they seem to.
+std::vector<std::string> vote_notes(const Configuration& configuration);
 
 }  // namespace dmuon

@@ -43,7 +43,8 @@ const std::vector<Key>& configuration_keys();
 const std::vector<Key>& rule_keys();
 
 const std::vector<std::string>& rule_names();
-const std::vector<std::string>& muon_preset_names();
+// The presets of a rule, its default first; empty for rules without.
+const std::vector<std::string>& preset_names(std::string_view rule);
 // Whether an object with this rule may hold the key.
 bool rule_key_applies(const Key& key, std::string_view rule);
 

@@ -14,14 +14,10 @@
 #include <string_view>
 #include <vector>
 
-#include "dmuon/newton_schulz/newton_schulz.h"
+#include "dmuon/optim/orthogonal_momentum.h"
 #include "dmuon/optim/update_rule.h"
 
 namespace dmuon {
-
-enum class MomentumForm : uint8_t { lerp, sum };
-std::string_view name_of(MomentumForm form);  // "lerp", "sum"
-MomentumForm momentum_form_from_name(std::string_view name);
 
 // Factor on the orthogonalised update of a matrix of r rows (out) and c columns (in).
 enum class ScaleMode : uint8_t {
@@ -35,29 +31,16 @@ std::string_view name_of(ScaleMode mode);  // "original", "match_rms", ...
 ScaleMode scale_mode_from_name(std::string_view name);
 double muon_scale(ScaleMode mode, int64_t rows, int64_t columns);
 
-struct MuonOptions {
-  MomentumForm momentum_form = MomentumForm::lerp;
-  bool nesterov = true;
-  double momentum = 0.95;
-  double momentum_start = 0.85;       // momentum of the first step when it warms up
-  int64_t momentum_warmup_steps = 0;  // steps from momentum_start, linearly, to momentum; 0: constant
-  NewtonSchulzSpecification newton_schulz;
+struct MuonOptions : OrthogonalMomentumOptions {
   ScaleMode scale = ScaleMode::original;
   double scale_factor = 1.0;  // further factor on the update
   double weight_decay = 0.0;
-  int64_t workspace_bytes = int64_t{64} << 20;  // soft bound on the scratch of one batch; changes no bits
-  // Lets tune() choose between the direct and the Gram form by measurement, which changes bits: the choices become part of
-  // newton_schulz.measured_forms, hence of description(), and the same ones have to be adopted after a resume.
-  bool tune_numerics = false;
 };
 
 // The published implementations, every field explicit: keller, torch, moonlight, dion, emerging, dmuon; and custom, the
 // canonical form whose update does not depend on the scale of the gradient. ConfigError with the nearest name.
 MuonOptions muon_options(std::string_view preset);
 std::vector<std::string> muon_options_names();
-
-// Momentum of update `step` (the first is 1): linear from momentum_start to momentum over momentum_warmup_steps.
-double muon_momentum(const MuonOptions& options, int64_t step);
 
 // ConfigError naming the field that is out of range.
 std::unique_ptr<UpdateRule> make_muon(const MuonOptions& options);

@@ -83,7 +83,7 @@ class UpdateRule {
   virtual Json description() const = 0;
   // FLOPs of one update of a tensor of this shape; the planner's model of cost.
   virtual double flops(const Shape& shape) const = 0;
-  // Newton-Schulz calls this rule makes for one tensor and step (0 or 1): checked against the routing every step.
+  // Newton-Schulz calls this rule makes for one tensor and step in each replica (0 to 2): checked against the routing every step.
   virtual int newton_schulz_calls() const { return 0; }
   virtual UpdateCounters counters() const { return {}; }
 

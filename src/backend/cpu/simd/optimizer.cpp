@@ -91,8 +91,9 @@ void muon_momentum(const MuonMomentumTask& task, int64_t chunk_begin, int64_t ch
   const MuonMomentumTask t = task;
   for (int64_t chunk = chunk_begin; chunk < chunk_end; ++chunk) {
     const int64_t begin = chunk * t.chunk, end = smaller(begin + t.chunk, t.elements);
-    float* __restrict m = t.momentum_buffer, * __restrict update = t.update;
-    const float* __restrict gradient = t.gradient;
+    float* __restrict m = t.momentum_buffer;
+    float* update = t.update;  // may be the gradient
+    const float* gradient = t.gradient;
 #pragma omp simd
     for (int64_t i = begin; i < end; ++i) {
       const float g = t.gradient_factor * (t.gradient_scale * gradient[i]);

@@ -1,0 +1,138 @@
+#include "optim/orthogonal_momentum.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "dmuon/core/checked.h"
+
+namespace dmuon {
+namespace {
+
+constexpr int64_t chunk = 16384;  // of the sums of squares
+
+}  // namespace
+
+OrthogonalMomentum::OrthogonalMomentum(std::string rule, const OrthogonalMomentumOptions& options)
+    : rule_(std::move(rule)), options_(options) {
+  check_range(rule_.c_str(), "momentum", options.momentum, 0.0, 1.0, true);
+  check_range(rule_.c_str(), "momentum_start", options.momentum_start, 0.0, 1.0, true);
+  check_range(rule_.c_str(), "momentum_warmup_steps", static_cast<double>(options.momentum_warmup_steps), 0.0, 1e12);
+  check(options.newton_schulz);
+}
+
+void OrthogonalMomentum::describe(Json& description) const {
+  description.set("momentum_form", name_of(options_.momentum_form));
+  description.set("nesterov", options_.nesterov);
+  description.set("momentum", options_.momentum);
+  description.set("momentum_start", options_.momentum_warmup_steps > 0 ? options_.momentum_start : options_.momentum);
+  description.set("momentum_warmup_steps", options_.momentum_warmup_steps);
+  const Json newton_schulz = options_.newton_schulz.description();
+  for (const auto& [key, value] : newton_schulz.as_object()) description.set(key, value);
+  description.set("newton_schulz_dtype", "float32");
+  if (options_.tune_numerics) description.set("tune_numerics", true);
+}
+
+double OrthogonalMomentum::flops(const Shape& shape) const {
+  const Shape matrix = muon_matrix_shape(rule_, "a tensor", shape);
+  return newton_schulz_flops(options_.newton_schulz, matrix[0], matrix[1]) + 10.0 * static_cast<double>(shape.elements());
+}
+
+Json OrthogonalMomentum::tune(Backend& backend, std::span<const ShapeCount> shapes, MeasurementCache* cache) {
+  take(tune_muon(backend, rule_, options_, shapes, cache));
+  return tuning_.to_json();
+}
+
+void OrthogonalMomentum::adopt(const Json& choices) {
+  MuonTuning tuning = MuonTuning::from_json(choices);
+  if (!tuning.forms.empty() && !options_.tune_numerics)
+    throw ConfigError(text(rule_, ": measured Newton-Schulz forms were given, but tune_numerics is off: they would change the update"));
+  take(std::move(tuning));
+}
+
+void OrthogonalMomentum::take(MuonTuning tuning) {
+  tuning_ = std::move(tuning);
+  options_.newton_schulz.measured_forms = tuning_.forms;
+}
+
+void OrthogonalMomentum::prepare(Backend& backend, Stream& stream, const StepValues& values) {
+  threads_ = backend.information().threads;
+  std::array<double, MuonMomentum::count> hyper{};
+  hyper[MuonMomentum::momentum] = muon_momentum(options_, values.step);
+  hyper[MuonMomentum::gradient_scale] = values.gradient_scale;
+  hyper_.write(backend, stream, hyper);
+}
+
+void OrthogonalMomentum::for_batches(std::span<UpdateItem> items, const Batch& update) const {
+  // Groups of equal shape in the order of their first item, each in batches that fit the workspace.
+  std::vector<std::pair<Shape, std::vector<UpdateItem*>>> groups;
+  for (UpdateItem& item : items) {
+    const Shape shape = muon_matrix_shape(rule_, item.name, item.parameter.shape());
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& each) {
+      return each.first == shape && each.second.front()->parameter.dtype() == item.parameter.dtype();
+    });
+    if (group == groups.end()) group = groups.insert(groups.end(), {shape, {}});
+    group->second.push_back(&item);
+  }
+  for (const auto& [shape, members] : groups) {
+    const auto count = static_cast<int64_t>(members.size());
+    const NewtonSchulzPlacement* tuned = tuning_.placement(shape);
+    const NewtonSchulzPlacement placement =
+        tuned ? *tuned
+              : newton_schulz_placement(options_.newton_schulz, shape[0], shape[1], members.front()->parameter.dtype(), count, threads_,
+                                        options_.workspace_bytes);
+    const auto batch = static_cast<size_t>(placement.batch);
+    for (size_t first = 0; first < members.size(); first += batch)
+      update(shape, {members.data() + first, std::min(batch, members.size() - first)}, placement.queues);
+  }
+}
+
+void OrthogonalMomentum::run(const UpdateRule& rule, Backend& backend, Stream& stream, std::span<UpdateItem> items, bool in_place,
+                             const Consumer& consume) {
+  for (const UpdateItem& item : items) {
+    muon_matrix_shape(rule_, item.name, item.parameter.shape());
+    check_item(rule, item);
+  }
+  for_batches(items, [&](const Shape& shape, std::span<UpdateItem* const> batch, int queues) {
+    run_batch(backend, stream, shape, batch, queues, in_place, consume);
+  });
+}
+
+void OrthogonalMomentum::run_batch(Backend& backend, Stream& stream, const Shape& shape, std::span<UpdateItem* const> items, int queues,
+                                   bool in_place, const Consumer& consume) {
+  const int64_t count = static_cast<int64_t>(items.size()), elements = shape.elements(), chunks = divide_up(elements, chunk);
+  Tensor update_block;
+  if (!in_place)
+    update_block =
+        backend.allocate(Shape{count, shape[0], shape[1]}, items.front()->parameter.dtype(), MemoryCategory::workspace, "Muon updates");
+  const Tensor sums = backend.allocate(Shape{count, chunks}, DType::float64, MemoryCategory::workspace, "Muon norms");
+  std::vector<Tensor> updates;
+  for (int64_t i = 0; i < count; ++i) {
+    const UpdateItem& item = *items[static_cast<size_t>(i)];
+    updates.push_back(in_place ? item.gradient.reshape(shape) : update_block.flat(i * elements, elements).reshape(shape));
+    MuonMomentum momentum;
+    momentum.sum_form = options_.momentum_form == MomentumForm::sum;
+    momentum.nesterov = options_.nesterov;
+    momentum.gradient = item.gradient.reshape(shape);
+    momentum.momentum_buffer = item.state[0].reshape(shape);
+    momentum.update = updates.back();
+    momentum.square_sums = sums.flat(i * chunks, chunks);
+    momentum.chunk = chunk;
+    momentum.hyper = hyper_.tensor();
+    backend.optimizer().muon_momentum(stream, momentum);
+  }
+  const std::vector<Tensor> orthogonal =
+      this->count(NewtonSchulzEngine(backend, queues).orthogonalize(stream, options_.newton_schulz, updates, sums));
+  for (size_t i = 0; i < items.size(); ++i) consume(*items[i], shape, orthogonal[i]);
+}
+
+std::vector<Tensor> OrthogonalMomentum::orthogonalize(Backend& backend, Stream& stream, std::span<const Tensor> matrices, int queues) {
+  return count(NewtonSchulzEngine(backend, queues).orthogonalize(stream, options_.newton_schulz, matrices));
+}
+
+std::vector<Tensor> OrthogonalMomentum::count(NewtonSchulzResult result) {
+  counters_.newton_schulz_calls += static_cast<int64_t>(result.matrices.size());
+  counters_.newton_schulz_guard_events += result.guard_events;
+  return std::move(result.matrices);
+}
+
+}  // namespace dmuon

@@ -1,0 +1,55 @@
+// Momentum, norms and Newton-Schulz of many matrices, in batches of equal shape, with what was tuned for them and the counters.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "optim/muon_tuning.h"
+#include "optim/rule_support.h"
+
+namespace dmuon {
+
+class OrthogonalMomentum {
+ public:
+  // ConfigError "<rule>: <field> ..." for options out of range.
+  OrthogonalMomentum(std::string rule, const OrthogonalMomentumOptions& options);
+
+  // Adds every field that changes the result.
+  void describe(Json& description) const;
+  double flops(const Shape& shape) const;  // momentum and orthogonalisation of one tensor; ShapeError unless a matrix
+  const UpdateCounters& counters() const { return counters_; }
+
+  Json tune(Backend& backend, std::span<const ShapeCount> shapes, MeasurementCache* cache);
+  void adopt(const Json& choices);
+
+  void prepare(Backend& backend, Stream& stream, const StepValues& values);
+
+  // Where an orthogonalised matrix goes: called once for every item, in an order that depends on the shapes.
+  using Consumer = std::function<void(UpdateItem& item, const Shape& matrix_shape, const Tensor& orthogonal)>;
+  // Advances the momentum (state 0) of every item and hands out the orthogonalised update. `in_place`: the gradient is the
+  // scratch of the iteration and what it holds afterwards is undefined; otherwise it is only read. ShapeError naming the
+  // parameter unless the items are matrices.
+  void run(const UpdateRule& rule, Backend& backend, Stream& stream, std::span<UpdateItem> items, bool in_place, const Consumer& consume);
+  // The same engine on matrices of one shape without momentum; the given tensors are scratch.
+  std::vector<Tensor> orthogonalize(Backend& backend, Stream& stream, std::span<const Tensor> matrices, int queues);
+  // Calls `update` with the items of equal shape, as many at once as share a call of the engine.
+  using Batch = std::function<void(const Shape& matrix_shape, std::span<UpdateItem* const> items, int queues)>;
+  void for_batches(std::span<UpdateItem> items, const Batch& update) const;
+
+ private:
+  void take(MuonTuning tuning);
+  void run_batch(Backend& backend, Stream& stream, const Shape& shape, std::span<UpdateItem* const> items, int queues, bool in_place,
+                 const Consumer& consume);
+  std::vector<Tensor> count(NewtonSchulzResult result);
+
+  std::string rule_;
+  OrthogonalMomentumOptions options_;
+  MuonTuning tuning_;
+  int threads_ = 1;  // of the backend; known from the first prepare() on
+  HyperTensor hyper_;
+  UpdateCounters counters_;
+};
+
+}  // namespace dmuon
