@@ -37,6 +37,7 @@ Benchmark overlap_benchmark();
 Benchmark step_ratio_benchmark();
 Benchmark newton_schulz_benchmark();
 Benchmark newton_schulz_error_benchmark();
+Benchmark sign_kernels_benchmark();
 
 // Median and quartiles.
 struct Spread {

@@ -52,37 +52,39 @@ inline int64_t overflow_plane_of(int64_t threshold) {
   return plane;
 }
 
-// More than half of `inputs` (odd) words, in registers.
-template <int64_t inputs, class Word>
-inline Word majority(const Word* in) {
-  constexpr int64_t threshold = inputs / 2 + 1, top = inputs == 3 ? 1 : inputs <= 7 ? 2 : inputs <= 15 ? 3 : 4, count = top + 1;
-  if (inputs == 3) return (in[0] & in[1]) | ((in[0] ^ in[1]) & in[2]);
-  Word planes[count < 3 ? 3 : count];
+// More than half of `inputs` (odd) words, in registers; at(i) loads input i.
+template <class Word, int64_t inputs, class Load>
+inline Word majority(const Load& at) {
+  if constexpr (inputs <= 5) {
+    Word sum = at(0);
+    const Word two0 = add(sum, at(1), at(2));
+    if (inputs == 3) return two0;
+    const Word two1 = add(sum, at(3), at(4));
+    return (two0 & two1) | (sum & (two0 | two1));
+  }
+  constexpr int64_t threshold = inputs / 2 + 1, top = inputs <= 7 ? 2 : inputs <= 15 ? 3 : 4, count = top + 1;
+  Word planes[count];
 #pragma GCC unroll 8
   for (int64_t j = 0; j < count; ++j) planes[j] = start_bit(top, threshold, j) ? ~Word{} : Word{};
   int64_t i = 0;
 #pragma GCC unroll 4
-  for (; i + 8 <= inputs; i += 8) add_from(planes, 3, count, add_eight(planes, in + i));
+  for (; i + 8 <= inputs; i += 8) {
+    const Word eight[8] = {at(i), at(i + 1), at(i + 2), at(i + 3), at(i + 4), at(i + 5), at(i + 6), at(i + 7)};
+    add_from(planes, 3, count, add_eight(planes, eight));
+  }
 #pragma GCC unroll 4
-  for (; i + 2 <= inputs; i += 2) add_from(planes, 1, count, add(planes[0], in[i], in[i + 1]));
-  add_from(planes, 0, count, in[inputs - 1]);  // an odd number of inputs leaves one
+  for (; i + 2 <= inputs; i += 2) add_from(planes, 1, count, add(planes[0], at(i), at(i + 1)));
+  add_from(planes, 0, count, at(inputs - 1));  // an odd number of inputs leaves one
   return planes[top];
 }
 
 template <int64_t inputs>
-void vote_few(const uint64_t* const* in, uint64_t* result, int64_t begin, int64_t end) {
+void vote_few(const uint64_t* const* pointers, uint64_t* result, int64_t begin, int64_t end) {
+  const uint64_t* in[inputs];
+  for (int64_t i = 0; i < inputs; ++i) in[i] = pointers[i];
   int64_t w = begin;
-  for (; w + word_lanes <= end; w += word_lanes) {
-    Words words[inputs];
-#pragma GCC unroll 32
-    for (int64_t i = 0; i < inputs; ++i) words[i] = load(in[i] + w);
-    store(result + w, majority<inputs>(words));
-  }
-  for (; w < end; ++w) {
-    uint64_t words[inputs];
-    for (int64_t i = 0; i < inputs; ++i) words[i] = in[i][w];
-    result[w] = majority<inputs>(words);
-  }
+  for (; w + word_lanes <= end; w += word_lanes) store(result + w, majority<Words, inputs>([&](int64_t i) { return load(in[i] + w); }));
+  for (; w < end; ++w) result[w] = majority<uint64_t, inputs>([&](int64_t i) { return in[i][w]; });
 }
 
 // Counts of a block of words, in the L1 cache while many inputs pass by eight at a time.
