@@ -34,7 +34,7 @@ void reduce(ReduceOperation operation, std::span<const void* const> sources, int
       if (s == 0) {
         for (int64_t i = 0; i < count; ++i) sum[i] = static_cast<A>(source[i]);
       } else if (operation == ReduceOperation::sum) {
-        for (int64_t i = 0; i < count; ++i) sum[i] += static_cast<A>(source[i]);
+        for (int64_t i = 0; i < count; ++i) sum[i] = static_cast<A>(sum[i] + static_cast<A>(source[i]));
       } else if (operation == ReduceOperation::maximum) {
         for (int64_t i = 0; i < count; ++i) sum[i] = maximum(sum[i], static_cast<A>(source[i]));
       } else {
@@ -54,10 +54,8 @@ void reduce(ReduceOperation operation, std::span<const void* const> sources, int
 }  // namespace
 
 void check_reducible(const char* name, DType dtype, ReduceOperation operation) {
-  const bool small_integer = dtype == DType::uint8 || dtype == DType::int8;
-  if (dtype == DType::int16 || (small_integer && operation == ReduceOperation::sum))
-    throw ShapeError(text(name, " cannot ", operation == ReduceOperation::sum ? "sum " : "reduce ", dmuon::name_of(dtype),
-                          " elements: 8-bit integers have maximum and minimum only, int16 has none; use int32"));
+  if (dtype == DType::uint8 && operation == ReduceOperation::sum)
+    throw ShapeError(text(name, " cannot sum ", dmuon::name_of(dtype), " elements, which have maximum and minimum only; use int32"));
 }
 
 void reduce_in_order(const Reduction& reduction, std::span<const void* const> sources, int64_t elements, void* result, bool accumulate,
@@ -93,14 +91,13 @@ void reduce_in_order(const Reduction& reduction, std::span<const void* const> so
       return operation == ReduceOperation::sum ? as.operator()<uint64_t, uint64_t>() : as.operator()<int64_t, int64_t>();
     case DType::int32:
       return operation == ReduceOperation::sum ? as.operator()<uint32_t, uint32_t>() : as.operator()<int32_t, int32_t>();
+    case DType::int16:
+      return operation == ReduceOperation::sum ? as.operator()<uint16_t, uint16_t>() : as.operator()<int16_t, int16_t>();
     case DType::int8:
-      return as.operator()<int8_t, int8_t>();
+      return operation == ReduceOperation::sum ? as.operator()<uint8_t, uint8_t>() : as.operator()<int8_t, int8_t>();
     case DType::uint8:
       return as.operator()<uint8_t, uint8_t>();
-    case DType::int16:
-      break;
   }
-  check_reducible("a reduction", reduction.dtype, operation);
 }
 
 }  // namespace dmuon

@@ -10,7 +10,9 @@
 namespace dmuon {
 
 // Throws ShapeError naming the operation unless the dtype can be reduced: float32, float64, bfloat16, float16 (both
-// summed in float32 and rounded once), int64, int32 (sums wrap); uint8 and int8 only maximum and minimum.
+// summed in float32 and rounded once), int64, int32, int16, int8; uint8 only maximum and minimum. Integer sums wrap
+// modulo 2^width, the same in every element and on every path (MPI's own saturate in some elements and wrap in others):
+// an int8 sum of ±1 holds 127 ranks, an int16 sum 32,767.
 void check_reducible(const char* name, DType dtype, ReduceOperation operation);
 
 struct Reduction {

@@ -55,7 +55,7 @@ class Communicator {
   virtual void barrier(Stream& stream) = 0;
   // `data` of `root` replaces everybody's.
   virtual void broadcast(Stream& stream, const Tensor& data, int root) = 0;
-  // In place. float32, float64, int64, int32, uint8 (maximum/minimum only for integers of 8 bits).
+  // In place. Floating types, int64, int32, int16, int8 (integer sums wrap at their width, wherever they run), uint8 (no sums).
   virtual void all_reduce(Stream& stream, const Tensor& data, ReduceOperation operation) = 0;
   // Rank r owns elements [cuts[r], cuts[r + 1]) of `buffer`; afterwards every rank holds all of them.
   virtual void all_gather_v(Stream& stream, const Tensor& buffer, std::span<const int64_t> cuts,

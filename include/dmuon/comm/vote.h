@@ -27,6 +27,8 @@ class VoteTransport {
   virtual VoteTransportKind kind() const = 0;  // never automatic
   // What was chosen and why, one line for people; equal on all ranks.
   virtual const std::string& choice() const = 0;
+  // What this rank has sent through the group; of `hierarchical`, through the groups that the transport split off.
+  virtual TrafficBytes traffic() const = 0;
   // In place, on `stream` and in its order: its transfers and its kernels. `words`: int64, contiguous, at most as many as
   // the transport was made for and equally many on all ranks; ShapeError else. Where ranks disagree, the stream's waits
   // throw CommunicationError naming a rank and both sizes. The first `any_words` words are combined by OR. `step` >= 0.

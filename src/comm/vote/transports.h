@@ -3,11 +3,19 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "dmuon/backend/backend.h"
 #include "dmuon/comm/vote.h"
 
 namespace dmuon::vote {
+
+// The groups of a vote over several nodes: the workers of this node, and those with the same place in all nodes.
+struct NodeGroups {
+  std::unique_ptr<Communicator> node, column;
+};
+// Collective. Ranks are spread equally over the group's nodes.
+NodeGroups split_by_nodes(Communicator& group);
 
 // Checks arguments and resolves the step to the worker that breaks ties.
 class Transport : public VoteTransport {
@@ -16,11 +24,14 @@ class Transport : public VoteTransport {
 
   VoteTransportKind kind() const final { return kind_; }
   const std::string& choice() const final { return choice_; }
+  TrafficBytes traffic() const override { return group_.traffic(); }
   void vote(Stream& stream, const Tensor& words, int64_t any_words, int64_t step) final;
 
  protected:
   // `words` is flat. `tie_breaker`: a worker, or -1 where ties cannot happen.
   virtual void count(Stream& stream, const Tensor& words, int64_t any_words, int tie_breaker) = 0;
+
+  Tensor scratch(Communicator& group, int64_t elements, DType dtype, const char* name);
 
   Backend& backend_;
   Communicator& group_;
@@ -31,6 +42,17 @@ class Transport : public VoteTransport {
   std::string choice_;
 };
 
+// Slices of `words` by owner: [i · words / owners, (i + 1) · words / owners).
+std::vector<int64_t> slice_cuts(int64_t words, int owners);
+// Equal segments of `length`, one of every rank.
+std::vector<int64_t> equal_cuts(int64_t length, int ranks);
+// How many of the leading `any_words` words of a buffer lie in its words [first, first + count).
+int64_t any_words_of(int64_t any_words, int64_t first, int64_t count);
+
+std::unique_ptr<VoteTransport> make_int8_sum(Backend& backend, Communicator& group, int64_t words, std::string choice);
 std::unique_ptr<VoteTransport> make_packed_gather(Backend& backend, Communicator& group, int64_t words, std::string choice);
+std::unique_ptr<VoteTransport> make_packed_scatter(Backend& backend, Communicator& group, int64_t words, std::string choice);
+std::unique_ptr<VoteTransport> make_hierarchical(Backend& backend, Communicator& group, NodeGroups groups, int64_t words,
+                                                 std::string choice);
 
 }  // namespace dmuon::vote
