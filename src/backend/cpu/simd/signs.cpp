@@ -70,15 +70,14 @@ inline WordSigns word_signs(const Bits* in) {
   ordinary = _mm_movemask_epi8(reinterpret_cast<__m128i>(special)) == 0;
 #endif
   if (__builtin_expect(ordinary, 1)) return {~negative, 0, 0};
-  Vector zero[F::vectors], infinite[F::vectors], not_a_number[F::vectors];
-  for (int64_t i = 0; i < F::vectors; ++i) {
-    const Vector magnitude = v[i] & F::magnitude;
-    zero[i] = reinterpret_cast<Vector>(magnitude == 0);
-    infinite[i] = reinterpret_cast<Vector>(magnitude >= F::infinity);
-    not_a_number[i] = reinterpret_cast<Vector>(magnitude > F::infinity);
-  }
-  const uint64_t zeros = sign_bits(zero);
-  return {~(negative | zeros | sign_bits(not_a_number)), zeros, sign_bits(infinite)};
+  Vector mask[F::vectors];
+  for (int64_t i = 0; i < F::vectors; ++i) mask[i] = reinterpret_cast<Vector>((v[i] & F::magnitude) == 0);
+  const uint64_t zeros = sign_bits(mask);
+  for (int64_t i = 0; i < F::vectors; ++i) mask[i] = reinterpret_cast<Vector>((v[i] & F::magnitude) >= F::infinity);
+  const uint64_t non_finite = sign_bits(mask);
+  if (__builtin_expect(non_finite == 0, 1)) return {~(negative | zeros), zeros, 0};
+  for (int64_t i = 0; i < F::vectors; ++i) mask[i] = reinterpret_cast<Vector>((v[i] & F::magnitude) > F::infinity);
+  return {~(negative | zeros | sign_bits(mask)), zeros, non_finite};
 }
 
 // The bits of a header, written word by word; several threads may write into one word.
@@ -124,11 +123,26 @@ void pack(const PackSignsTask& task, const Bits* in, int64_t begin, int64_t end,
   const uint64_t key = task.key;
   const int64_t tensor_first = task.piece.first;
   uint64_t non_finite = 0, non_zero_before = 0;  // the latter: of the present segment, in earlier words
+  const auto store_word = [&](int64_t first, const WordSigns& signs) {
+    uint64_t word = signs.positive;
+    if (__builtin_expect(signs.zero != 0, 0)) word |= signs.zero & zero_signs(key, tensor_first + first);
+    words[first / word_bits] = word;
+    non_finite |= signs.non_finite;
+  };
   for (int64_t first = begin; first < end; first += word_bits) {
+    // Words that lie in one segment and don't end it.
+    for (const int64_t inside = walk.end() - 1 < end ? walk.end() - 1 : end; first + word_bits <= inside; first += word_bits) {
+      prefetch(in + first);
+      const WordSigns signs = word_signs(in + first);
+      store_word(first, signs);
+      non_zero_before |= ~signs.zero;
+    }
+    if (first >= end) break;
+
     const int64_t count = end - first < word_bits ? end - first : word_bits;
-    prefetch(in + first);
     WordSigns signs;
     if (count == word_bits) {
+      prefetch(in + first);
       signs = word_signs(in + first);
     } else {
       Bits padded[word_bits];
@@ -136,11 +150,7 @@ void pack(const PackSignsTask& task, const Bits* in, int64_t begin, int64_t end,
       signs = word_signs<Bits>(padded);
       signs.positive &= low_bits(count);
     }
-    uint64_t word = signs.positive;
-    if (__builtin_expect(signs.zero != 0, 0)) word |= signs.zero & zero_signs(key, tensor_first + first);
-    words[first / word_bits] = word;
-    non_finite |= signs.non_finite;
-
+    store_word(first, signs);
     uint64_t non_zero = ~signs.zero & low_bits(count);
     while (walk.end() <= first + count) {
       const uint64_t inside = low_bits(walk.end() - first);
