@@ -212,6 +212,8 @@ void Matrix::all_reduce() {
   all_reduce_of<double>(*this, {sum, maximum});
   all_reduce_of<int64_t>(*this, {sum, maximum});
   all_reduce_of<int32_t>(*this, {sum, minimum});
+  all_reduce_of<int16_t>(*this, {sum, maximum});
+  all_reduce_of<int8_t>(*this, {sum, minimum});
   all_reduce_of<uint8_t>(*this, {maximum, minimum});
   all_reduce_of<bfloat16>(*this, {sum});
 }
@@ -228,6 +230,7 @@ void Matrix::reduce_scatter_v() {
   reduce_scatter_of<bfloat16>(*this);
   reduce_scatter_of<bfloat16, float>(*this);
   reduce_scatter_of<int32_t>(*this);
+  reduce_scatter_of<int8_t>(*this);
 }
 
 void Matrix::all_to_all_v() {

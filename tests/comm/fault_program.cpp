@@ -8,10 +8,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <sstream>
 #include <thread>
 
 #include "comm/watchdog.h"
 #include "dmuon/backend/backend.h"
+#include "dmuon/comm/vote.h"
 #include "dmuon/comm/world.h"
 #include "dmuon/core/text.h"
 
@@ -27,17 +29,20 @@ Tensor ones(Communicator& group, Backend& backend, int64_t elements, bool in_pla
   return tensor;
 }
 
+// Soon a signal hits the last rank.
+void signal_last(Communicator& all, int signal) {
+  if (all.rank() != all.size() - 1) return;
+  std::thread([signal] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    kill(getpid(), signal);
+  }).detach();
+}
+
 // The last rank is hit by a signal while all are busy with large reductions.
 void strike(Communicator& all, Stream& stream, int signal, bool in_place) {
   const auto backend = make_cpu_backend();
   const Tensor tensor = ones(all, *backend, int64_t{4} << 20, in_place);
-  std::thread striker;
-  if (all.rank() == all.size() - 1)
-    striker = std::thread([signal] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));
-      kill(getpid(), signal);
-    });
-  if (striker.joinable()) striker.detach();
+  signal_last(all, signal);
   while (true) {
     all.all_reduce(stream, tensor, ReduceOperation::maximum);
     stream.record().wait();
@@ -60,6 +65,24 @@ void without_files(Communicator& all, Stream& stream) {
   }
 }
 
+// "TRANSPORT size": the last worker votes on fewer words; "TRANSPORT kill": it dies while all vote again and again.
+void vote(Communicator& all, Stream& stream, const std::string& transport_and_fault) {
+  std::istringstream in(transport_and_fault);
+  std::string kind, fault;
+  in >> kind >> fault;
+  const auto backend = make_cpu_backend();
+  const auto nodes = all.divide_into_nodes(kind == "hierarchical" ? 2 : 1, "voters");
+  const auto transport = make_vote_transport(*backend, *nodes, vote_transport_from_name(kind), 100000);
+  const bool smaller = fault == "size" && all.rank() == all.size() - 1;
+  const Tensor words = backend->allocate({smaller ? 80000 : 100000}, DType::int64, MemoryCategory::gradients, "votes");
+  backend->zero(stream, words);
+  if (fault == "kill") signal_last(all, SIGKILL);
+  for (int64_t step = 0; step == 0 || fault == "kill"; ++step) {
+    transport->vote(stream, words, 1, step);
+    stream.record().wait();
+  }
+}
+
 void fault(World& world, const std::string& name) {
   Communicator& all = world.communicator();
   const auto stream = make_worker_stream("comm");
@@ -73,6 +96,7 @@ void fault(World& world, const std::string& name) {
   if (name == "kill in place") strike(all, *stream, SIGKILL, true);
   if (name == "kill staged") strike(all, *stream, SIGKILL, false);
   if (name == "no files") return without_files(all, *stream);
+  if (name.starts_with("vote ")) return vote(all, *stream, name.substr(5));
   if (name == "stop" && last) std::raise(SIGSTOP);
   if (name == "kill" && last) std::raise(SIGKILL);
   if (name == "leave" && last) std::_Exit(0);

@@ -81,6 +81,23 @@ TEST_CASE("a rank that stops in the middle of its data is named, one that dies t
   CHECK(killed.seconds < 10);
 }
 
+TEST_CASE("a worker that votes on a buffer of another size, or dies in a vote, ends the job by name") {
+  const std::string transport = GENERATE("int8_sum", "packed_gather", "packed_scatter", "hierarchical");
+  CAPTURE(transport);
+  const Ended differs = fault(4, "'vote " + transport + " size'");
+  CHECK(differs.exit_code == 4);
+  CHECK(differs.seconds < 20);
+  // The sizes of what is exchanged first: all sums, all words, or the bytes of a slice of four or two workers.
+  const std::pair<std::string, std::string> sizes = transport == "int8_sum"        ? std::pair("6,400,000 int8", "5,120,000 int8")
+                                                    : transport == "packed_gather" ? std::pair("400,000 int64", "320,000 int64")
+                                                    : transport == "hierarchical"  ? std::pair("400000 bytes", "320000")
+                                                                                   : std::pair("200000", "160000");
+  CHECK_THAT(differs.output, Catch::Contains("rank 3 (" + host() + ")") && Catch::Contains(sizes.first) && Catch::Contains(sizes.second));
+  const Ended killed = fault(4, "'vote " + transport + " kill'");
+  CHECK(killed.exit_code != 0);
+  CHECK(killed.seconds < 10);
+}
+
 TEST_CASE("without shared memory ranks go on by messages and say so once") {
   const Ended ended = fault(3, "'no files'");
   CHECK(ended.exit_code == 0);
