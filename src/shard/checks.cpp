@@ -24,15 +24,25 @@ std::vector<std::string> describe(const ShardJob& job, const UseOrder& order) {
   lines.push_back(text("order of unit uses: ", numbers(order.units)));
   lines.push_back(text("windows of units: ", numbers(job.plan.window_of_unit)));
   for (int unit = 0; unit < job.units(); ++unit) {
-    const UnitLayout& layout = job.layout(unit);
-    lines.push_back(text("unit ", job.unit_name(unit), ": stage ", job.stage(unit), ", cuts ", numbers(layout.cuts)));
-    for (const UnitLayout::Entry& entry : layout.entries)
+    const UnitBuffer& buffer = job.layout(unit);
+    for (const Region& region : buffer.regions)
+      lines.push_back(text("unit ", job.unit_name(unit), ": stage ", job.stage(unit), region.vote ? ", votes" : "", ", cuts ",
+                           numbers(job.plan_of(region).units[static_cast<size_t>(unit)].cuts)));
+    for (const UnitLayout::Entry& entry : buffer.entries)
       lines.push_back(text(
           "tensor ", job.parameter(entry.tensor).name, ": offset ", entry.offset, ", rule ",
           job.rule_of(entry.tensor) < 0 ? std::string("none") : job.rules.rules[static_cast<size_t>(job.rule_of(entry.tensor))]->name()));
   }
   lines.push_back(text("plan ", hash_to_hex(job.plan.hash())));
+  if (!job.vote_plan.units.empty())
+    lines.push_back(text("plan of votes ", hash_to_hex(job.vote_plan.hash()), ", transport ", name_of(options.vote_transport), ", seed ",
+                         options.vote_seed));
   return lines;
+}
+
+uint64_t hash_of_plans(const ShardJob& job) {
+  const uint64_t hashes[] = {job.plan.hash(), job.vote_plan.hash()};
+  return hash_bytes(hashes, sizeof hashes, 0);
 }
 
 }  // namespace
@@ -75,13 +85,24 @@ uint64_t hash_tensor(Backend& backend, const Tensor& tensor, uint64_t seed) {
   return seed;
 }
 
-void require_equal_values(ShardJob& job, const std::vector<uint64_t>& units) {
-  std::string mine = hash_to_hex(job.plan.hash());  // a rank with another plan would go on reducing to the wrong owners
+void require_equal_values(ShardJob& job, const std::vector<uint64_t>& units, const std::vector<uint64_t>& masters) {
+  std::string mine = hash_to_hex(hash_of_plans(job));  // a rank with another plan would go on reducing to the wrong owners
   for (uint64_t hash : units) mine += hash_to_hex(hash);
+  for (uint64_t hash : masters) mine += hash_to_hex(hash);
   const std::vector<std::string> hashes = job.world.all_gather_text(mine);
   for (size_t r = 1; r < hashes.size(); ++r)
     if (hashes[r].substr(0, 16) != hashes[0].substr(0, 16))
       throw CommunicationError(text("the plan of rank ", r, " has changed since the start"));
+  // Ranks of one shard in the replicas keep equal masters, whatever travels of them.
+  for (size_t unit = 0; unit < masters.size(); ++unit)
+    for (size_t r = static_cast<size_t>(job.grid.shards); r < hashes.size(); ++r) {
+      const size_t first = r % static_cast<size_t>(job.grid.shards), at = 16 + (units.size() + unit) * 16;
+      if (hashes[r].substr(at, 16) != hashes[first].substr(at, 16))
+        throw CommunicationError(text("masters that replicas vote on differ: those of unit ", job.unit_name(static_cast<int>(unit)),
+                                      " on rank ", r, " (", job.world.host(static_cast<int>(r)), ") are not those of rank ", first, " (",
+                                      job.world.host(static_cast<int>(first)),
+                                      "); resume from the last checkpoint, and suspect that host's memory"));
+    }
   for (size_t unit = 0; unit < units.size(); ++unit)
     for (size_t r = 1; r < hashes.size(); ++r)
       if (hashes[r].substr(16 + unit * 16, 16) != hashes[0].substr(16 + unit * 16, 16))

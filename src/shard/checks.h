@@ -14,8 +14,8 @@ void require_equal_jobs(ShardJob& job, const UseOrder& order);
 // Hash of the elements as they lie in memory.
 uint64_t hash_tensor(Backend& backend, const Tensor& tensor, uint64_t seed);
 
-// `mine`: one hash per unit of the values that this rank computes with. Throws CommunicationError naming the first unit
-// and rank that differ. Collective.
-void require_equal_values(ShardJob& job, const std::vector<uint64_t>& mine);
+// `values`: one hash per unit of the values that this rank computes with. `masters`: empty, or one per unit of the masters of
+// its slot that other replicas keep, too. Throws CommunicationError naming the first unit and rank that differ. Collective.
+void require_equal_values(ShardJob& job, const std::vector<uint64_t>& values, const std::vector<uint64_t>& masters);
 
 }  // namespace dmuon

@@ -43,6 +43,9 @@ GradientReport GradientNorm::agree(std::span<const double> extras) {
   GradientReport report;
   double square = 0.0;
   for (size_t i = 0; i < name_order_.size(); ++i) {
+    // Each worker holds its share of the mean gradient; its own gradient is `replicas` times that, and what counts is the mean
+    // over the workers of the squares: replicas^2 / replicas times the sum over the shares.
+    const double weight = job_.votes_on(name_order_[i]) ? job_.grid.replicas : 1.0;
     const int64_t last = i + 1 < name_order_.size() ? first_chunk_[i + 1] : chunks_;
     for (int64_t chunk = first_chunk_[i]; chunk < last; ++chunk) {
       const double partial = sums[static_cast<size_t>(chunk)];
@@ -50,7 +53,7 @@ GradientReport GradientNorm::agree(std::span<const double> extras) {
         report.finite = false;
         report.first_non_finite = job_.parameter(name_order_[i]).name;
       }
-      square += partial;
+      square += weight * partial;
     }
   }
   report.norm = std::sqrt(square);

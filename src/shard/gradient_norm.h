@@ -1,5 +1,6 @@
 // The norm of the job's gradient: partial sums of squares in float64 over fixed chunks of each tensor, each from the one
 // rank that holds the chunk, added in (name, chunk) order. So it has the same bits for every grid, stage and plan.
+// What is agreed by vote counts with the mean over replicas of the square of each worker's gradient.
 #pragma once
 
 #include <span>

@@ -27,6 +27,21 @@ double time_form(Level& level, const Tensor& buffer, const std::vector<int64_t>&
   return best;
 }
 
+// The digit of the form.
+char fastest(Level& level, const Tensor& data, const std::vector<int64_t>& cuts) {
+  double best = 1e30;
+  size_t form = 0;
+  for (size_t f = 0; f < std::size(forms); ++f) {
+    const double seconds = time_form(level, data, cuts, forms[f]);
+    // Another form must pay: equal costs are decided by noise otherwise.
+    if (seconds < best * (f == 0 ? 1.0 : 0.9)) {
+      best = seconds;
+      form = f;
+    }
+  }
+  return static_cast<char>('0' + form);
+}
+
 // Ranks of one node reach each other's memory: there is no form to choose.
 bool inside_a_node(const Level& level) {
   for (int r = 1; r < level.group->size(); ++r)
@@ -37,40 +52,27 @@ bool inside_a_node(const Level& level) {
 }  // namespace
 
 std::vector<GatherForm> choose_publish_forms(ShardJob& job, UnitStore& store) {
-  const auto units = static_cast<size_t>(job.units());
-  std::vector<GatherForm> chosen(units, job.options.publish_form);
-  Level& level = job.parameters.column ? job.parameters.column : job.parameters.shard;
-  if (job.options.publish_form != GatherForm::automatic || !level || job.replicated() || job.backend.shape_only()) return chosen;
-  if (inside_a_node(level)) return chosen;
-  std::map<std::vector<int64_t>, size_t> measured;  // cuts -> digit
+  std::vector<GatherForm> chosen(static_cast<size_t>(job.region_count()), job.options.publish_form);
+  if (job.options.publish_form != GatherForm::automatic || job.replicated() || job.backend.shape_only()) return chosen;
+  std::map<std::pair<bool, std::vector<int64_t>>, size_t> measured;  // cuts in the plan -> digit
   std::string digits;
-  for (size_t unit = 0; unit < units; ++unit) {
-    const int index = static_cast<int>(unit);
-    const std::vector<int64_t> key = job.layout(index).cuts;
-    if (measured.count(key) > 0) continue;
-    measured[key] = digits.size();
-    const UnitMemory& memory = store.unit(index);
-    const bool column = static_cast<bool>(job.parameters.column);
-    if (!column && !memory.full.defined()) {
-      digits += '0';
-      continue;
+  const auto key_of = [&](const Region& region) {
+    return std::pair(region.vote, job.plan_of(region).units[static_cast<size_t>(region.unit)].cuts);
+  };
+  for (const UnitBuffer& unit : job.buffers)
+    for (const Region& region : unit.regions) {
+      if (!region.moves() || measured.count(key_of(region)) > 0) continue;
+      measured[key_of(region)] = digits.size();
+      const bool column = region.between_nodes();
+      Level& level = column ? job.parameters.column : job.parameters.shard;
+      const Tensor& data = column ? store.memory(region).coarse : store.memory(region).full;
+      digits += !data.defined() || inside_a_node(level) ? '0' : fastest(level, data, column ? region.column_cuts : region.shard_cuts);
     }
-    double best = 1e30;
-    size_t form = 0;
-    for (size_t f = 0; f < std::size(forms); ++f) {
-      const double seconds =
-          time_form(level, column ? memory.coarse : memory.full, column ? job.column_cuts(index) : job.coarse_cuts(index), forms[f]);
-      // Another form must pay: equal costs are decided by noise otherwise.
-      if (seconds < best * (f == 0 ? 1.0 : 0.9)) {
-        best = seconds;
-        form = f;
-      }
-    }
-    digits += static_cast<char>('0' + form);
-  }
+  if (digits.empty()) return chosen;
   digits = job.world.broadcast_text(digits, 0);
-  for (size_t unit = 0; unit < units; ++unit)
-    chosen[unit] = forms[static_cast<size_t>(digits[measured[job.layout(static_cast<int>(unit)).cuts]] - '0')];
+  for (const UnitBuffer& unit : job.buffers)
+    for (const Region& region : unit.regions)
+      if (region.moves()) chosen[static_cast<size_t>(region.index)] = forms[static_cast<size_t>(digits[measured[key_of(region)]] - '0')];
   if (job.world.rank() == 0) {
     std::string list;
     for (size_t f = 0; f < std::size(forms); ++f)

@@ -1,4 +1,4 @@
-// Which form of all_gather_v publishes each unit.
+// Which form of all_gather_v publishes each region of the units.
 #pragma once
 
 #include <vector>
@@ -7,8 +7,8 @@
 
 namespace dmuon {
 
-// Per unit; collective. A fixed form of the options holds for all. Otherwise the forms are timed on the values of one
-// unit of every distinct division into slots, between nodes where there are several, and rank 0's choice holds for all
+// By Region::index; collective. A fixed form of the options holds for all. Otherwise the forms are timed on the values of one
+// region of every distinct division into slots, between nodes where there are several, and rank 0's choice holds for all
 // ranks. Values are not changed by it: every form gathers what the owners hold.
 std::vector<GatherForm> choose_publish_forms(ShardJob& job, UnitStore& store);
 

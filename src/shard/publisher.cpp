@@ -36,21 +36,22 @@ void Publisher::before_update(int unit) {
 void Publisher::publish(int unit) {
   State& s = state(unit);
   s.published_now = true;
-  if (job_.replicated() || job_.alone()) return;
-  UnitMemory& memory = store_.unit(unit);
-  Event ready = job_.backend.compute_stream().record();
-  if (job_.parameters.column) {
-    const std::vector<int64_t> cuts = job_.column_cuts(unit);
-    ready = job_.start(job_.parameters.column, ready, "publish", unit, memory.coarse.bytes(), [&](Communicator& group, Stream& stream) {
-      group.all_gather_v(stream, memory.coarse, cuts, forms_[static_cast<size_t>(unit)]);
-    });
-    s.between_nodes = ready;
+  if (job_.replicated()) return;
+  const Event updated = job_.backend.compute_stream().record();
+  for (const Region& region : job_.regions(unit)) {
+    const RegionMemory& memory = store_.memory(region);
+    const GatherForm form = forms_[static_cast<size_t>(region.index)];
+    Event ready = updated;
+    if (region.between_nodes()) {
+      ready = job_.start(job_.parameters.column, ready, "publish", unit, memory.coarse.bytes(),
+                         [&](Communicator& group, Stream& stream) { group.all_gather_v(stream, memory.coarse, region.column_cuts, form); });
+      s.between_nodes = ready;
+    }
+    if (memory.full.defined() && region.inside_node())
+      ready = job_.start(job_.parameters.shard, ready, "publish", unit, memory.full.bytes(),
+                         [&](Communicator& group, Stream& stream) { group.all_gather_v(stream, memory.full, region.shard_cuts, form); });
+    if (memory.full.defined() && region.moves()) s.published = ready;
   }
-  if (memory.full.defined() && job_.parameters.shard)
-    ready = job_.start(job_.parameters.shard, ready, "publish", unit, memory.full.bytes(), [&](Communicator& group, Stream& stream) {
-      group.all_gather_v(stream, memory.full, job_.coarse_cuts(unit), forms_[static_cast<size_t>(unit)]);
-    });
-  if (memory.full.defined()) s.published = ready;
 }
 
 void Publisher::begin_publish() {
@@ -85,17 +86,19 @@ void Publisher::gather(int position) {
   const int unit = order_.units[p];
   State& s = state(unit);
   if (s.bound) throw ConfigError(text("unit ", job_.unit_name(unit), " is used again inside its own scope: scopes of units must nest"));
-  const UnitMemory& memory = store_.unit(unit);
-  const ShardJob::Range coarse = job_.coarse_range(unit);
   const Tensor full = gather_pool_[static_cast<size_t>(gathering_.buffer[p])].flat(0, job_.layout(unit).elements);
   Stream& stream = *job_.parameters.shard.stream;
   // Whoever had the buffer before has been left, so its readers are on the compute stream already.
   stream.wait(s.between_nodes);
   const Event ready = job_.backend.compute_stream().record();
-  s.gathered = job_.start(job_.parameters.shard, ready, "gather", unit, full.bytes(), [&](Communicator& group, Stream& on) {
-    job_.backend.copy(on, memory.coarse, full.flat(coarse.begin, coarse.count()));
-    group.all_gather_v(on, full, job_.coarse_cuts(unit), forms_[static_cast<size_t>(unit)]);
-  });
+  for (const Region& region : job_.regions(unit)) {
+    const Tensor data = full.flat(region.begin, region.elements);
+    const Tensor& coarse = store_.memory(region).coarse;
+    s.gathered = job_.start(job_.parameters.shard, ready, "gather", unit, data.bytes(), [&](Communicator& group, Stream& on) {
+      job_.backend.copy(on, coarse, data.flat(region.coarse.begin, region.coarse.count()));
+      group.all_gather_v(on, data, region.shard_cuts, forms_[static_cast<size_t>(region.index)]);
+    });
+  }
   s.pooled = full;
 }
 

@@ -58,7 +58,7 @@ class Publisher {
   PassSchedule widening_;   // float32 copies of bfloat16 values
   std::vector<Tensor> gather_pool_, widen_pool_;
   std::vector<State> states_;
-  std::vector<GatherForm> forms_;  // per unit
+  std::vector<GatherForm> forms_;  // per region
   int end_ = 0;                    // of the running pass
   int filled_ = 0;                 // positions before this one have been filled
 };

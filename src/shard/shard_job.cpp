@@ -4,6 +4,7 @@
 
 #include "dmuon/core/text.h"
 #include "dmuon/core/trace.h"
+#include "shard/vote_checks.h"
 
 namespace dmuon {
 namespace {
@@ -28,9 +29,6 @@ void check_options(const ShardJob& job) {
       throw ConfigError(text("distribution: values and gradients travel as float32 or bfloat16, not as ", name_of(dtype)));
   if (options.look_ahead < 0) throw ConfigError(text("distribution.look_ahead must not be negative, found ", options.look_ahead));
   if (options.outstanding_reduces < 0) throw ConfigError(text("outstanding reduces must not be negative"));
-  for (const auto& rule : job.rules.rules)
-    if (rule->agreement() != Agreement::mean)
-      throw ConfigError(text("rule ", rule->name(), " agrees by vote, which this version cannot do"));
   for (size_t i = 0; i < job.inventory().parameters().size(); ++i)
     if (job.is_buffer(static_cast<int>(i)) && job.rules.rule_of[i] >= 0)
       throw ConfigError(text("parameter ", job.parameter(static_cast<int>(i)).name, " is a buffer and cannot have an update rule"));
@@ -48,7 +46,7 @@ Level make_level(ShardJob& job, int color, int key, int size, const char* name) 
   level.name = name;
   if (size == 1) return level;
   level.group = job.world.split(color, key, name);
-  for (const Level* other : {&job.gradients.shard, &job.gradients.column, &job.parameters.shard, &job.parameters.column})
+  for (const Level* other : std::as_const(job).levels())
     if (job.options.one_stream && other->stream) level.stream = other->stream;
   if (!level.stream) level.stream = job.backend.make_communication_stream(name);
   return level;
@@ -71,20 +69,36 @@ ShardJob::ShardJob(Backend& backend_in, Communicator& world_in, Model& model_in,
       slot(grid.slot_of(world_in.rank())),
       phase(&exposed.update) {
   check_options(*this);
+  check_votes(*this);
+  buffers = make_unit_buffers(plan, vote_plan, grid, world.rank(), replicated());
   gradients.shard = make_level(*this, replica, shard, grid.shards, "gradients in the node");
   gradients.column = make_level(*this, shard, replica, grid.replicas, "gradients between nodes");
   parameters.shard = make_level(*this, replica, shard, grid.shards, "parameters in the node");
   parameters.column = make_level(*this, shard, replica, grid.replicas, "parameters between nodes");
+  if (!vote_plan.units.empty()) {
+    votes.shard = make_level(*this, replica, shard, grid.shards, "votes in the node");
+    votes.column = make_level(*this, shard, replica, grid.replicas, "votes between nodes");
+  }
   if (gradients.shard && gradients.column) agreement = world.split(0, world.rank(), "gradient norm");
 }
 
 ShardJob::~ShardJob() {
   // Streams first: they finish work that uses the groups. Columns wait for shards and the other way round, so an error in
   // one is thrown by the other's wait and ends there.
-  for (Levels* levels : {&gradients, &parameters}) {
-    levels->shard.stream.reset();
-    levels->column.stream.reset();
-  }
+  for (Level* level : levels()) level->stream.reset();
+}
+
+std::vector<Level*> ShardJob::levels() {
+  return {&gradients.shard, &gradients.column, &parameters.shard, &parameters.column, &votes.shard, &votes.column};
+}
+
+std::vector<const Level*> ShardJob::levels() const {
+  return {&gradients.shard, &gradients.column, &parameters.shard, &parameters.column, &votes.shard, &votes.column};
+}
+
+bool ShardJob::votes_on(int index) const {
+  const int rule = rule_of(index);
+  return rule >= 0 && rules.rules[static_cast<size_t>(rule)]->agreement() == Agreement::vote;
 }
 
 bool ShardJob::whole(int index) const {
@@ -98,33 +112,6 @@ int ShardJob::stage(int unit) const {
   return asked == 3 && grid.shards == 1 ? 2 : asked;  // a node of one rank holds the whole node's segments
 }
 
-ShardJob::Range ShardJob::slot_range(int unit) const {
-  const UnitLayout& l = layout(unit);
-  return {l.cuts[static_cast<size_t>(slot)], l.cuts[static_cast<size_t>(slot) + 1]};
-}
-
-ShardJob::Range ShardJob::master_range(int unit) const { return replicated() ? Range{0, layout(unit).elements} : slot_range(unit); }
-
-ShardJob::Range ShardJob::coarse_range(int unit) const {
-  const std::vector<int64_t> cuts = coarse_cuts(unit);
-  return {cuts[static_cast<size_t>(shard)], cuts[static_cast<size_t>(shard) + 1]};
-}
-
-std::vector<int64_t> ShardJob::coarse_cuts(int unit) const {
-  const UnitLayout& l = layout(unit);
-  std::vector<int64_t> cuts;
-  for (int s = 0; s <= grid.shards; ++s) cuts.push_back(l.cuts[static_cast<size_t>(s * grid.replicas)]);
-  return cuts;
-}
-
-std::vector<int64_t> ShardJob::column_cuts(int unit) const {
-  const UnitLayout& l = layout(unit);
-  std::vector<int64_t> cuts;
-  const auto first = static_cast<size_t>(shard * grid.replicas);
-  for (size_t r = 0; r <= static_cast<size_t>(grid.replicas); ++r) cuts.push_back(l.cuts[first + r] - l.cuts[first]);
-  return cuts;
-}
-
 Tensor ShardJob::allocate_shared(Levels& levels, int64_t elements, DType dtype, MemoryCategory category, const std::string& name) {
   Level& level = levels.shard ? levels.shard : levels.column;
   if (!level) return allocate(elements, dtype, category, name);
@@ -136,23 +123,32 @@ Tensor ShardJob::allocate(int64_t elements, DType dtype, MemoryCategory category
 }
 
 void ShardJob::set_deadline(double seconds) {
-  for (Levels* levels : {&gradients, &parameters})
-    for (Level* level : {&levels->shard, &levels->column})
-      if (*level) level->group->set_deadline(seconds);
+  for (Level* level : levels())
+    if (*level) level->group->set_deadline(seconds);
   if (agreement) agreement->set_deadline(seconds);
 }
 
+namespace {
+
+void add_traffic(TrafficBytes& sum, const Communicator* group) {
+  if (group == nullptr) return;
+  const TrafficBytes bytes = group->traffic();
+  sum.inside += bytes.inside;
+  sum.between += bytes.between;
+}
+
+}  // namespace
+
 TrafficBytes ShardJob::traffic() const {
   TrafficBytes sum;
-  const auto add = [&](const Communicator* group) {
-    if (group == nullptr) return;
-    const TrafficBytes bytes = group->traffic();
-    sum.inside += bytes.inside;
-    sum.between += bytes.between;
-  };
-  for (const Levels* levels : {&gradients, &parameters})
-    for (const Level* level : {&levels->shard, &levels->column}) add(level->group.get());
-  add(agreement.get());
+  for (const Level* level : levels()) add_traffic(sum, level->group.get());
+  add_traffic(sum, agreement.get());
+  return sum;
+}
+
+TrafficBytes ShardJob::vote_traffic() const {
+  TrafficBytes sum;
+  for (const Level* level : {&votes.shard, &votes.column}) add_traffic(sum, level->group.get());
   return sum;
 }
 
@@ -185,10 +181,9 @@ void ShardJob::wait(const Event& event, const char* what, int unit) {
     backend.compute_stream().wait(event);
   } catch (const CommunicationError& error) {
     std::string under_way;
-    for (const Levels* levels : {&gradients, &parameters})
-      for (const Level* level : {&levels->shard, &levels->column})
-        if (const std::string running = level->running->get(); !running.empty())
-          under_way += text(under_way.empty() ? "" : ", ", '"', running, "\" of ", level->name);
+    for (const Level* level : std::as_const(*this).levels())
+      if (const std::string running = level->running->get(); !running.empty())
+        under_way += text(under_way.empty() ? "" : ", ", '"', running, "\" of ", level->name);
     throw CommunicationError(text(error.what(), "; under way: ", under_way));
   }
   const auto end = std::chrono::steady_clock::now();
@@ -200,18 +195,16 @@ void ShardJob::wait(const Event& event, const char* what, int unit) {
                           end);
 }
 
-void ShardJob::complete(const Tensor& buffer, int unit) {
-  if (alone()) return;
-  const Range coarse = coarse_range(unit);
+void ShardJob::complete(const Tensor& data, const Region& region) {
   Event ready = backend.compute_stream().record();
-  if (parameters.column)
-    ready = start(parameters.column, ready, "gather", unit, buffer.bytes(), [&](Communicator& group, Stream& stream) {
-      group.all_gather_v(stream, buffer.flat(coarse.begin, coarse.count()), column_cuts(unit));
+  if (region.between_nodes())
+    ready = start(parameters.column, ready, "gather", region.unit, data.bytes(), [&](Communicator& group, Stream& stream) {
+      group.all_gather_v(stream, data.flat(region.coarse.begin, region.coarse.count()), region.column_cuts);
     });
-  if (parameters.shard)
-    ready = start(parameters.shard, ready, "gather", unit, buffer.bytes(),
-                  [&](Communicator& group, Stream& stream) { group.all_gather_v(stream, buffer, coarse_cuts(unit)); });
-  wait(ready, "gather", unit);
+  if (region.inside_node())
+    ready = start(parameters.shard, ready, "gather", region.unit, data.bytes(),
+                  [&](Communicator& group, Stream& stream) { group.all_gather_v(stream, data, region.shard_cuts); });
+  wait(ready, "gather", region.unit);
 }
 
 void ShardJob::add_over_ranks(const Tensor& data, const char* what, int unit) {

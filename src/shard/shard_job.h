@@ -1,5 +1,5 @@
 // What the parts of a sharded model share: backend, model, plan, the grid of ranks, and the two network levels that each
-// traffic class (gradients, parameters) runs on.
+// traffic class (gradients, parameters, votes) runs on.
 #pragma once
 
 #include <functional>
@@ -14,6 +14,7 @@
 #include "dmuon/optim/update_rule.h"
 #include "dmuon/plan/plan.h"
 #include "dmuon/shard/sharded_model.h"
+#include "shard/regions.h"
 
 namespace dmuon {
 
@@ -56,11 +57,16 @@ struct ShardJob {
   Plan plan, vote_plan;
   ShardedModelOptions options;
   RankGrid grid;
-  int shard = 0, replica = 0, slot = 0;  // of this rank
-  Levels gradients, parameters;
+  int shard = 0, replica = 0, slot = 0;     // of this rank
+  std::vector<UnitBuffer> buffers;          // by unit
+  Levels gradients, parameters, votes;      // votes: where rules agree by vote; column: the workers that vote on the same pieces
   std::unique_ptr<Communicator> agreement;  // all ranks, on the stream of `gradients`; null where a level has them all
   ExposedSeconds exposed;
   double* phase = nullptr;  // where waiting is counted now
+
+  // Every level there is, for what concerns all of them.
+  std::vector<Level*> levels();
+  std::vector<const Level*> levels() const;
 
   // Collective. ConfigError for options that do not fit the job.
   ShardJob(Backend& backend, Communicator& world, Model& model, RuleTable rules, JobPlans plans, ShardedModelOptions options);
@@ -74,26 +80,20 @@ struct ShardJob {
   int units() const { return static_cast<int>(plan.units.size()); }
   const Inventory& inventory() const { return model.inventory(); }
   const ParameterDeclaration& parameter(int index) const { return inventory().parameters()[static_cast<size_t>(index)]; }
-  const UnitLayout& layout(int unit) const { return plan.units[static_cast<size_t>(unit)]; }
+  const UnitBuffer& layout(int unit) const { return buffers[static_cast<size_t>(unit)]; }
+  const std::vector<Region>& regions(int unit) const { return layout(unit).regions; }
+  int region_count() const { return buffers.empty() ? 0 : buffers.back().regions.back().index + 1; }
+  const Plan& plan_of(const Region& region) const { return region.vote ? vote_plan : plan; }
+  int slot_in_plan(const Region& region) const { return region.vote ? shard : slot; }
+  int workers() const { return grid.replicas; }  // that vote
   const std::string& unit_name(int unit) const { return inventory().units()[static_cast<size_t>(unit)].name; }
   int rule_of(int parameter) const { return rules.rule_of[static_cast<size_t>(parameter)]; }
   bool is_buffer(int index) const { return parameter(index).role == ParameterRole::buffer; }
+  bool votes_on(int parameter) const;
   // The rule needs this tensor in one piece.
   bool whole(int parameter) const;
   // 1, 2 or 3, as far as it makes a difference in this job.
   int stage(int unit) const;
-
-  // Elements [begin, end) of a unit's buffer: this rank's slot, what it keeps masters of (all, when replicated), and the
-  // coarse segment of its shard.
-  struct Range {
-    int64_t begin = 0, end = 0;
-    int64_t count() const { return end - begin; }
-  };
-  Range slot_range(int unit) const;
-  Range master_range(int unit) const;
-  Range coarse_range(int unit) const;
-  std::vector<int64_t> coarse_cuts(int unit) const;  // of the unit's buffer, one segment per shard
-  std::vector<int64_t> column_cuts(int unit) const;  // of this rank's coarse segment, one segment per replica
 
   // Memory that the shard group reaches in place where it can; all ranks ask in the same order.
   Tensor allocate_shared(Levels& levels, int64_t elements, DType dtype, MemoryCategory category, const std::string& name);
@@ -108,8 +108,9 @@ struct ShardJob {
   void wait(const Event& event, const char* what, int unit = -1);
   void set_deadline(double seconds);
   TrafficBytes traffic() const;
-  // Gathers a unit's buffer from its slots over both levels of the parameter class; waits. For loads.
-  void complete(const Tensor& buffer, int unit);
+  TrafficBytes vote_traffic() const;  // the part of it that votes are
+  // Gathers a region from its slots over both levels of the parameter class; waits. For loads.
+  void complete(const Tensor& data, const Region& region);
   // Adds `data` over all ranks, in rank order; waits.
   void add_over_ranks(const Tensor& data, const char* what, int unit = -1);
 };

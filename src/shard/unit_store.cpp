@@ -26,35 +26,46 @@ UnitStore::UnitStore(ShardJob& job) : job_(job), units_(static_cast<size_t>(job.
   }
   for (int unit = 0; unit < job.units(); ++unit) {
     build_unit(unit);
-    add_held(unit);
-    add_targets(unit);
+    for (const Region& region : job.regions(unit)) {
+      add_held(region);
+      add_targets(region);
+    }
     if (resident(unit)) bind(unit, units_[static_cast<size_t>(unit)].full);
   }
 }
 
 void UnitStore::build_unit(int index) {
   UnitMemory& unit = units_[static_cast<size_t>(index)];
-  const std::string& name = job_.unit_name(index);
+  if (job_.stage(index) != 3) {
+    unit.full = job_.allocate_shared(job_.parameters, job_.layout(index).elements, job_.options.compute_dtype, MemoryCategory::parameters,
+                                     text("parameters of ", job_.unit_name(index)));
+    job_.backend.zero(job_.backend.compute_stream(), unit.full);
+  }
+  unit.regions.resize(job_.regions(index).size());
+  for (const Region& region : job_.regions(index)) build_region(region);
+}
+
+void UnitStore::build_region(const Region& region) {
+  RegionMemory& memory = this->memory(region);
+  const std::string name = text(region.vote ? "votes of " : "", job_.unit_name(region.unit));
   const DType dtype = job_.options.compute_dtype;
-  const ShardJob::Range slot = job_.master_range(index), coarse = job_.coarse_range(index);
   Stream& stream = job_.backend.compute_stream();
-  if (job_.stage(index) == 3) {
-    unit.coarse = job_.allocate(coarse.count(), dtype, MemoryCategory::parameters, text("segment of ", name));
-    job_.backend.zero(stream, unit.coarse);
+  if (const Tensor& full = unit(region.unit).full; full.defined()) {
+    memory.full = full.flat(region.begin, region.elements);
+    memory.coarse = memory.full.flat(region.coarse.begin, region.coarse.count());
   } else {
-    unit.full =
-        job_.allocate_shared(job_.parameters, job_.layout(index).elements, dtype, MemoryCategory::parameters, text("parameters of ", name));
-    job_.backend.zero(stream, unit.full);
-    unit.coarse = unit.full.flat(coarse.begin, coarse.count());
+    memory.coarse = job_.allocate(region.coarse.count(), dtype, MemoryCategory::parameters, text("segment of ", name));
+    job_.backend.zero(stream, memory.coarse);
   }
-  unit.slot = job_.replicated() ? unit.full : unit.coarse.flat(slot.begin - coarse.begin, slot.count());
-  unit.master = unit.slot;
+  const int64_t count = region.masters.count();
+  memory.slot = job_.replicated() ? memory.full : memory.coarse.flat(region.slot.begin - region.coarse.begin, count);
+  memory.master = memory.slot;
   if (dtype != DType::float32) {
-    unit.master = job_.allocate(slot.count(), DType::float32, MemoryCategory::optimizer_state, text("masters of ", name));
-    job_.backend.zero(stream, unit.master);
+    memory.master = job_.allocate(count, DType::float32, MemoryCategory::optimizer_state, text("masters of ", name));
+    job_.backend.zero(stream, memory.master);
   }
-  unit.slot_gradient = job_.allocate(slot.count(), DType::float32, MemoryCategory::gradients, text("gradient slot of ", name));
-  job_.backend.zero(stream, unit.slot_gradient);
+  memory.slot_gradient = job_.allocate(count, DType::float32, MemoryCategory::gradients, text("gradient slot of ", name));
+  job_.backend.zero(stream, memory.slot_gradient);
 }
 
 std::vector<Tensor> UnitStore::make_state(int tensor, int64_t elements) {
@@ -69,22 +80,25 @@ std::vector<Tensor> UnitStore::make_state(int tensor, int64_t elements) {
   return state;
 }
 
-// The disjoint cover of the model by ranks: what checkpoints write and what the norm counts.
-void UnitStore::add_held(int index) {
-  UnitMemory& unit = units_[static_cast<size_t>(index)];
-  const int64_t begin = job_.master_range(index).begin;
+// The disjoint cover of the model by ranks (of a region of votes: by the ranks of a replica): what checkpoints write and
+// what the norm counts.
+void UnitStore::add_held(const Region& region) {
+  const RegionMemory& memory = this->memory(region);
   if (!job_.owned())
-    for (const UnitLayout::Entry& entry : job_.layout(index).entries)
+    for (const UnitLayout::Entry& entry : region.entries)
       if (job_.replicated() || job_.whole(entry.tensor))
         full_state_[static_cast<size_t>(entry.tensor)] = make_state(entry.tensor, entry.elements);
-  for (const Piece& piece : job_.plan.pieces(job_.slot)) {
-    if (piece.unit != index) continue;
+  for (const Piece& piece : job_.plan_of(region).pieces(job_.slot_in_plan(region))) {
+    if (piece.unit != region.unit) continue;
+    const int64_t offset = piece.offset - region.masters.begin;  // in the masters
     HeldPiece held;
     held.piece = piece;
+    held.piece.offset += region.begin;
     held.rule = job_.rule_of(piece.tensor);
+    held.vote = region.vote;
     const int64_t buffer = buffer_offset_[static_cast<size_t>(piece.tensor)];
-    held.master = buffer >= 0 ? buffers_.flat(buffer + piece.first, piece.count) : unit.master.flat(piece.offset - begin, piece.count);
-    held.gradient = unit.slot_gradient.flat(piece.offset - begin, piece.count);
+    held.master = buffer >= 0 ? buffers_.flat(buffer + piece.first, piece.count) : memory.master.flat(offset, piece.count);
+    held.gradient = memory.slot_gradient.flat(offset, piece.count);
     const auto& full = full_state_[static_cast<size_t>(piece.tensor)];
     if (full.empty())
       held.state = make_state(piece.tensor, piece.count);
@@ -94,30 +108,30 @@ void UnitStore::add_held(int index) {
   }
 }
 
-void UnitStore::add_targets(int index) {
-  UnitMemory& unit = units_[static_cast<size_t>(index)];
-  const int64_t begin = job_.master_range(index).begin;
+void UnitStore::add_targets(const Region& region) {
+  const RegionMemory& memory = this->memory(region);
   const auto add = [&](int tensor, int64_t first, int64_t count, int64_t offset, const Tensor& parameter, const Tensor& gradient,
                        const std::vector<Tensor>& state) {
-    UpdateTarget target{tensor, index, first, count, offset, parameter, gradient, state, {}};
-    if (job_.options.compute_dtype != DType::float32) target.published = unit.slot.flat(offset - begin, count);
+    UpdateTarget target{tensor, region.unit, region.vote, first, count, offset, parameter, gradient, state, {}};
+    if (job_.options.compute_dtype != DType::float32)
+      target.published = memory.slot.flat(offset - region.begin - region.masters.begin, count);
     targets_.push_back(std::move(target));
   };
   if (job_.replicated()) {
-    for (const UnitLayout::Entry& entry : job_.layout(index).entries)
+    for (const UnitLayout::Entry& entry : region.entries)
       if (job_.rule_of(entry.tensor) >= 0)
-        add(entry.tensor, 0, entry.elements, entry.offset, unit.master.flat(entry.offset, entry.elements),
-            unit.slot_gradient.flat(entry.offset, entry.elements), full_state_[static_cast<size_t>(entry.tensor)]);
+        add(entry.tensor, 0, entry.elements, entry.offset, memory.master.flat(entry.offset, entry.elements),
+            memory.slot_gradient.flat(entry.offset, entry.elements), full_state_[static_cast<size_t>(entry.tensor)]);
     return;
   }
   const bool gather = job_.options.distribution == Distribution::gather;
   if (gather)
-    for (const UnitLayout::Entry& entry : job_.layout(index).entries)
+    for (const UnitLayout::Entry& entry : region.entries)
       if (job_.whole(entry.tensor))
-        add(entry.tensor, 0, entry.elements, entry.offset, unit.full.flat(entry.offset, entry.elements), Tensor(),
+        add(entry.tensor, 0, entry.elements, entry.offset, memory.full.flat(entry.offset, entry.elements), Tensor(),
             full_state_[static_cast<size_t>(entry.tensor)]);
   for (const HeldPiece& held : held_) {
-    if (held.piece.unit != index || held.rule < 0 || (gather && job_.whole(held.piece.tensor))) continue;
+    if (held.piece.unit != region.unit || held.vote != region.vote || held.rule < 0 || (gather && job_.whole(held.piece.tensor))) continue;
     if (job_.whole(held.piece.tensor) && held.piece.count != job_.parameter(held.piece.tensor).shape.elements())
       throw ConfigError(text("the plan cuts ", job_.parameter(held.piece.tensor).name, ", whose rule ",
                              job_.rules.rules[static_cast<size_t>(held.rule)]->name(), " needs it whole"));
@@ -139,27 +153,27 @@ void UnitStore::unbind(int index) {
 }
 
 void UnitStore::copy_master_to_slot(int index) {
-  UnitMemory& unit = units_[static_cast<size_t>(index)];
-  if (unit.slot.dtype() != DType::float32) job_.backend.copy(job_.backend.compute_stream(), unit.master, unit.slot);
+  for (const RegionMemory& memory : unit(index).regions)
+    if (memory.slot.dtype() != DType::float32) job_.backend.copy(job_.backend.compute_stream(), memory.master, memory.slot);
 }
 
 void UnitStore::complete_copies() {
   if (job_.alone() || job_.owned()) return;
   Stream& stream = job_.backend.compute_stream();
   for (int unit = 0; unit < job_.units(); ++unit) {
-    if (job_.replicated()) job_.complete(units_[static_cast<size_t>(unit)].master, unit);
-    const UnitLayout& layout = job_.layout(unit);
+    const Region& region = job_.regions(unit).front();  // there are no votes
+    if (job_.replicated()) job_.complete(memory(region).master, region);
     size_t states = 0;
-    for (const UnitLayout::Entry& entry : layout.entries) states = std::max(states, full_state_[static_cast<size_t>(entry.tensor)].size());
+    for (const UnitLayout::Entry& entry : region.entries) states = std::max(states, full_state_[static_cast<size_t>(entry.tensor)].size());
     if (states == 0) continue;
-    const Tensor staging = job_.allocate(layout.elements, DType::float32, MemoryCategory::communication, "state on its way");
+    const Tensor staging = job_.allocate(region.elements, DType::float32, MemoryCategory::communication, "state on its way");
     for (size_t s = 0; s < states; ++s) {
       job_.backend.zero(stream, staging);
       for (const HeldPiece& held : held_)
         if (held.piece.unit == unit && s < full_state_[static_cast<size_t>(held.piece.tensor)].size())
           job_.backend.copy(stream, held.state[s], staging.flat(held.piece.offset, held.piece.count));
-      job_.complete(staging, unit);
-      for (const UnitLayout::Entry& entry : layout.entries)
+      job_.complete(staging, region);
+      for (const UnitLayout::Entry& entry : region.entries)
         if (const auto& full = full_state_[static_cast<size_t>(entry.tensor)]; s < full.size())
           job_.backend.copy(stream, staging.flat(entry.offset, entry.elements), full[s]);
     }

@@ -8,19 +8,25 @@
 
 namespace dmuon {
 
-// What one unit keeps between steps.
-struct UnitMemory {
-  Tensor full;           // [elements] values in compute dtype; undefined at stage 3
-  Tensor coarse;         // this shard's segment in compute dtype: a view of `full`, or at stage 3 memory of its own
-  Tensor slot;           // this rank's slot in compute dtype: a view of `coarse`
+// What one region of a unit keeps between steps; values in compute dtype.
+struct RegionMemory {
+  Tensor full;           // a view of the unit's values; undefined at stage 3
+  Tensor coarse;         // this shard's segment: a view of `full`, or at stage 3 memory of its own
+  Tensor slot;           // this rank's slot: a view of `coarse`
   Tensor master;         // the slot in float32: `slot` itself where values are float32
   Tensor slot_gradient;  // the slot's reduced gradient, float32
+};
+
+struct UnitMemory {
+  Tensor full;                        // [elements] values in compute dtype; undefined at stage 3
+  std::vector<RegionMemory> regions;  // as in UnitBuffer
 };
 
 // One call's worth of update: a piece of a tensor, or all of it, with views of what the update reads and writes.
 struct UpdateTarget {
   int tensor = 0;
   int unit = 0;
+  bool vote = false;             // of a rule that agrees by vote
   int64_t first = 0, count = 0;  // elements of the tensor
   int64_t offset = 0;            // of `first` in the unit's buffer
   Tensor parameter;              // float32, flat
@@ -34,6 +40,11 @@ class UnitStore {
   explicit UnitStore(ShardJob& job);
 
   UnitMemory& unit(int index) { return units_[static_cast<size_t>(index)]; }
+  // Of a region of the job.
+  RegionMemory& memory(const Region& region) {
+    UnitMemory& of_unit = unit(region.unit);
+    return of_unit.regions[static_cast<size_t>(region.index - job_.regions(region.unit).front().index)];
+  }
   std::vector<HeldPiece>& held() { return held_; }
   std::vector<UpdateTarget>& targets() { return targets_; }  // by unit, then offset
   // The values that the unit's parameters are bound to while `full` (float32) holds a published unit.
@@ -53,8 +64,9 @@ class UnitStore {
 
  private:
   void build_unit(int index);
-  void add_held(int index);
-  void add_targets(int index);
+  void build_region(const Region& region);
+  void add_held(const Region& region);
+  void add_targets(const Region& region);
   std::vector<Tensor> make_state(int tensor, int64_t elements);
 
   ShardJob& job_;

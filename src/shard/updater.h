@@ -1,5 +1,5 @@
 // Walks what this rank updates, window by window of units in the order in which the next forward pass needs them, in the
-// batches of the plan, and hands each finished window to the publisher.
+// batches of the plan, and hands each finished window to the publisher. Votes are taken before anything changes.
 #pragma once
 
 #include <span>
@@ -8,6 +8,8 @@
 #include "shard/publisher.h"
 #include "shard/reducer.h"
 #include "shard/unit_store.h"
+#include "shard/update_call.h"
+#include "shard/vote_step.h"
 
 namespace dmuon {
 
@@ -19,23 +21,20 @@ class Updater {
   UpdateCounters update(std::span<const StepValues> values);
 
  private:
-  // Targets (indices into UnitStore::targets) of one rule that share a call.
-  struct Call {
-    int rule = 0;
-    std::vector<size_t> targets;
-  };
   struct Window {
     std::vector<int> units;  // by first use
-    std::vector<Call> calls;
+    std::vector<UpdateCall> calls;
   };
+  void plan_calls(const UseOrder& order);
   UpdateCounters counters() const;
-  void run(const Call& call, const std::vector<Tensor>& gathered);
+  void run(const UpdateCall& call, const std::vector<Tensor>& gathered);
 
   ShardJob& job_;
   UnitStore& store_;
   Reducer& reducer_;
   Publisher& publisher_;
   std::vector<Window> windows_;      // by first use
+  std::unique_ptr<VoteStep> votes_;  // of the windows' calls
   std::vector<Tensor> gather_pool_;  // of the gather baseline, by place in a window
 };
 

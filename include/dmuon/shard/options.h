@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dmuon/comm/communicator.h"
+#include "dmuon/comm/vote_cost.h"
 
 namespace dmuon {
 
@@ -41,7 +42,9 @@ struct ShardedModelOptions {
   int outstanding_reduces = 2;            // gradient buffers in flight before the backward waits
   // How a unit is gathered; automatic: measured at the start, rank 0 decides. Equal bits.
   GatherForm publish_form = GatherForm::automatic;
-  uint64_t vote_seed = 0;  // of the signs of exact zeros
+  // Of rules that agree by vote: how the votes travel (equal bits), and what the signs of exact zeros depend on.
+  VoteTransportKind vote_transport = VoteTransportKind::automatic;
+  uint64_t vote_seed = 0;
   Trace* trace = nullptr;  // records collectives, waits and compute when given
   // All collectives on one stream, in one order: for a backend that runs all its streams on the calling thread (the deferred
   // test double), where collectives of two streams could wait for each other across ranks.

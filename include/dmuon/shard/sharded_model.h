@@ -104,8 +104,9 @@ class ShardedModel final : public UnitListener {
   void skip_forward_pass();
   // Waits for the reductions, then agrees on norm, finiteness and the sums of `extras` (equal length on every rank).
   GradientReport finish_gradients(std::span<const double> extras);
-  // values[rule] of this step. Updates window by window and publishes each window as soon as it is done. Parameters of role
-  // buffer become their mean over the ranks. Returns what this rank's rules have counted in this update.
+  // values[rule] of this step, with the clip coefficient as gradient_scale (rules that agree by vote get it times the number of
+  // replicas, since what a replica has of a gradient is its share of the mean). Updates window by window and publishes each window as soon
+  // as it is done. Parameters of role buffer become their mean over the ranks. Returns what this rank's rules have counted in this update.
   // A message of a vote rule that holds NaN or Inf on any rank is a NumericalError naming its parameter, the same on every
   // rank, before any master has changed. `observe_votes`, the same on every rank: vote_report() tells of this update.
   UpdateCounters update(std::span<const StepValues> values, bool observe_votes = false);
