@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <span>
+#include <tuple>
 
 #include "dmuon/core/hash.h"
 #include "dmuon/core/log.h"
 #include "dmuon/core/text.h"
 #include "dmuon/io/checkpoint_retention.h"
+#include "train/local_state.h"
 #include "train/state_gather.h"
 
 namespace dmuon {
@@ -126,12 +129,8 @@ void CheckpointKeeper::save(ShardedModel& model, const SaveRequest& request) {
   model.wait_for_parameters();
   agreed(world_, [&] { require_finite(model); });
 
-  int64_t bytes = model.inventory().elements() * 4;
   const auto& parameters = model.inventory().parameters();
-  for (size_t t = 0; t < parameters.size(); ++t)
-    if (model.rules().rule_of[t] >= 0)
-      bytes += parameters[t].shape.elements() * 4 *
-               static_cast<int64_t>(model.rules().rules[static_cast<size_t>(model.rules().rule_of[t])]->state().size());
+  const int64_t bytes = checkpoint_bytes(model);
   CheckpointWriter writer({directory_, request.state.step, run_id_, world_.rank()}, crash_);
   try {
     agreed(world_, [&] { check_free_space(directory_, bytes); });
@@ -141,24 +140,34 @@ void CheckpointKeeper::save(ShardedModel& model, const SaveRequest& request) {
 
     std::vector<CheckpointTensor> model_tensors, state_tensors;
     StateGather gather(backend_, world_, model);
-    std::map<std::pair<int, int>, size_t> cut;  // (tensor, state) -> item
-    for (size_t i = 0; i < gather.items().size(); ++i) cut[{gather.items()[i].tensor, gather.items()[i].state}] = i;
-    const auto declare = [&](std::string key, const HeldPiece& held, int state, const Tensor& whole) -> CheckpointTensor {
+    std::map<std::tuple<int, int, int>, size_t> cut;  // (tensor, state, replica) -> item
+    for (size_t i = 0; i < gather.items().size(); ++i)
+      cut[{gather.items()[i].tensor, gather.items()[i].state, gather.items()[i].replica}] = i;
+    const auto declare = [&](std::string key, const HeldPiece& held, int state, int replica, const Tensor& whole) -> CheckpointTensor {
       const Shape& shape = parameters[static_cast<size_t>(held.piece.tensor)].shape;
-      const auto item = cut.find({held.piece.tensor, state});
+      const auto item = cut.find({held.piece.tensor, state, replica});
       if (item == cut.end()) return whole_tensor(backend_, std::move(key), shape, whole);
       return {std::move(key), DType::float32, shape, [&gather, index = item->second](int64_t offset, void* destination, int64_t chunk) {
                 gather.read(index, offset / 4, chunk / 4, static_cast<float*>(destination));
               }};
     };
+    const int replica = model.grid().replica_of(world_.rank());
     for (const HeldPiece& held : model.held()) {
-      if (gather.writer(held.piece.tensor) != world_.rank()) continue;
-      const ParameterDeclaration& parameter = parameters[static_cast<size_t>(held.piece.tensor)];
-      model_tensors.push_back(declare(parameter.name, held, StateGather::master, held.master));
+      const int tensor = held.piece.tensor;
+      const std::string& name = parameters[static_cast<size_t>(tensor)].name;
+      const bool writes = gather.writer(tensor) == world_.rank();
+      if (writes) model_tensors.push_back(declare(name, held, StateGather::master, gather.source(tensor), held.master));
       if (held.rule < 0) continue;
       const auto states = model.rules().rules[static_cast<size_t>(held.rule)]->state();
-      for (size_t s = 0; s < states.size(); ++s)
-        state_tensors.push_back(declare(state_key(parameter.name, states[s].name), held, static_cast<int>(s), held.state[s]));
+      for (size_t s = 0; s < states.size(); ++s) {
+        const int state = static_cast<int>(s);
+        if (is_per_replica(model.rules(), tensor, states[s])) {
+          if (gather.writer(tensor, replica) == world_.rank())
+            state_tensors.push_back(declare(state_key(name, states[s].name, replica), held, state, replica, held.state[s]));
+        } else if (writes) {
+          state_tensors.push_back(declare(state_key(name, states[s].name), held, state, gather.source(tensor), held.state[s]));
+        }
+      }
     }
     Json fragments = Json::array();
     agreed(world_, [&] {
@@ -210,34 +219,62 @@ void CheckpointKeeper::save(ShardedModel& model, const SaveRequest& request) {
 
 void CheckpointKeeper::load(ShardedModel& model, const CheckpointReader& reader) {
   const auto& parameters = model.inventory().parameters();
+  const int replica = model.grid().replica_of(world_.rank()), replicas = model.grid().replicas;
+  bool converted = false;
+  int saved = 0;
   agreed(world_, [&] {
+    saved = saved_replicas(reader);
     std::vector<ExpectedTensor> expected;
     for (size_t t = 0; t < parameters.size(); ++t) {
       expected.push_back({parameters[t].name, DType::float32, parameters[t].shape});
-      if (const int rule = model.rules().rule_of[t]; rule >= 0)
-        for (const StateSpecification& state : model.rules().rules[static_cast<size_t>(rule)]->state())
+      const int rule = model.rules().rule_of[t];
+      if (rule < 0) continue;
+      for (const StateSpecification& state : model.rules().rules[static_cast<size_t>(rule)]->state()) {
+        if (!is_per_replica(model.rules(), static_cast<int>(t), state)) {
           expected.push_back({state_key(parameters[t].name, state.name), DType::float32, parameters[t].shape});
+          continue;
+        }
+        for (int from = 0; from < std::max(1, saved); ++from)
+          expected.push_back({state_key(parameters[t].name, state.name, from), DType::float32, parameters[t].shape});
+        converted = saved != replicas;
+      }
     }
     reader.check_tensors(expected);
 
     constexpr int64_t chunk = int64_t{1} << 20;
     std::vector<float> host(static_cast<size_t>(chunk));
     Stream& stream = backend_.compute_stream();
-    const auto fill = [&](const std::string& key, int64_t first, const Tensor& destination) {
+    // `read(first, values)` of the piece, chunk by chunk.
+    const auto fill = [&](const HeldPiece& held, const Tensor& destination, const auto& read) {
       for (int64_t done = 0; done < destination.elements(); done += chunk) {
         const int64_t count = std::min(chunk, destination.elements() - done);
-        reader.read_tensor(key, (first + done) * 4, host.data(), count * 4);
+        read(held.piece.first + done, std::span(host).first(static_cast<size_t>(count)));
         backend_.copy_from_host(stream, host.data(), destination.flat(done, count));
       }
     };
+    const auto whole_job = [&](const std::string& key) {
+      return [&reader, key](int64_t first, std::span<float> values) {
+        reader.read_tensor(key, first * 4, values.data(), static_cast<int64_t>(values.size()) * 4);
+      };
+    };
     for (const HeldPiece& held : model.held()) {
       const std::string& name = parameters[static_cast<size_t>(held.piece.tensor)].name;
-      fill(name, held.piece.first, held.master);
+      fill(held, held.master, whole_job(name));
       if (held.rule < 0) continue;
       const auto states = model.rules().rules[static_cast<size_t>(held.rule)]->state();
-      for (size_t s = 0; s < states.size(); ++s) fill(state_key(name, states[s].name), held.piece.first, held.state[s]);
+      for (size_t s = 0; s < states.size(); ++s) {
+        if (!is_per_replica(model.rules(), held.piece.tensor, states[s]))
+          fill(held, held.state[s], whole_job(state_key(name, states[s].name)));
+        else
+          fill(held, held.state[s], [&](int64_t first, std::span<float> values) {
+            read_local_state(reader, name, states[s].name, replica, replicas, saved, first, values);
+          });
+      }
     }
   });
+  if (converted && world_.rank() == 0)
+    log_information(text("workers: ", saved, saved == 1 ? " has" : " have", " saved ", saved == 1 ? "its" : "their", " own momentum, ",
+                         replicas, " go on: each starts from the average of the saved ones, so the run is not the one it was"));
   model.publish_all();
   model.check_replicas();
 }

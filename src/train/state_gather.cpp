@@ -5,6 +5,7 @@
 
 #include "dmuon/core/checked.h"
 #include "dmuon/io/checkpoint.h"
+#include "train/local_state.h"
 
 namespace dmuon {
 namespace {
@@ -24,6 +25,7 @@ Piece overlap(const std::vector<Piece>& pieces, int tensor, int64_t first, int64
 }  // namespace
 
 StateGather::StateGather(Backend& backend, Communicator& world, ShardedModel& model) : backend_(backend), world_(world), model_(model) {
+  const auto& parameters = model.inventory().parameters();
   Json mine = Json::array();
   for (const HeldPiece& held : model.held())
     for (const int64_t value : {int64_t{held.piece.tensor}, held.piece.first, held.piece.count}) mine.push_back(value);
@@ -34,28 +36,28 @@ StateGather::StateGather(Backend& backend, Communicator& world, ShardedModel& mo
     for (size_t i = 0; i + 2 < list.size(); i += 3)
       pieces.push_back({static_cast<int>(list[i].as_integer()), 0, list[i + 1].as_integer(), list[i + 2].as_integer(), 0});
   }
-  const auto& parameters = model.inventory().parameters();
-  std::vector<std::vector<int>> whole(parameters.size());  // ranks that hold all of a tensor
-  writers_.assign(parameters.size(), 0);
-  for (int rank = 0; rank < world.size(); ++rank)
-    for (const Piece& piece : pieces_[static_cast<size_t>(rank)]) {
-      const auto tensor = static_cast<size_t>(piece.tensor);
-      if (piece.first == 0) writers_[tensor] = rank;
-      if (piece.count == parameters[tensor].shape.elements()) whole[tensor].push_back(rank);
-    }
   std::vector<Item> states;
   for (size_t t = 0; t < parameters.size(); ++t) {
-    if (!whole[t].empty()) {
-      writers_[t] = whole[t][t % whole[t].size()];
-      continue;
-    }
+    const int tensor = static_cast<int>(t), rule = model.rules().rule_of[t], replicas = model.grid().replicas;
+    const bool voted = is_voted(model.rules(), tensor);
+    std::vector<Holders>& all = holders_.emplace_back();
+    for (int replica = 0; replica < (voted ? replicas : 1); ++replica) all.push_back(find_holders(tensor, voted ? replica : all_replicas));
+    sources_.push_back(voted ? tensor % replicas : all_replicas);  // spreads the writing
     const int64_t elements = parameters[t].shape.elements();
-    items_.push_back({parameters[t].name, static_cast<int>(t), master, elements});
-    const int rule = model.rules().rule_of[t];
+    const auto add = [&](std::vector<Item>& items, std::string key, int state, int replica) {
+      if (!holders(tensor, replica).whole) items.push_back({std::move(key), tensor, state, replica, elements});
+    };
+    add(items_, parameters[t].name, master, source(tensor));
     if (rule < 0) continue;
     const auto specifications = model.rules().rules[static_cast<size_t>(rule)]->state();
-    for (size_t s = 0; s < specifications.size(); ++s)
-      states.push_back({state_key(parameters[t].name, specifications[s].name), static_cast<int>(t), static_cast<int>(s), elements});
+    for (size_t s = 0; s < specifications.size(); ++s) {
+      const int state = static_cast<int>(s);
+      if (voted && specifications[s].local)
+        for (int replica = 0; replica < replicas; ++replica)
+          add(states, state_key(parameters[t].name, specifications[s].name, replica), state, replica);
+      else
+        add(states, state_key(parameters[t].name, specifications[s].name), state, source(tensor));
+    }
   }
   const auto by_key = [](const Item& a, const Item& b) { return a.key < b.key; };
   std::sort(items_.begin(), items_.end(), by_key);
@@ -63,17 +65,45 @@ StateGather::StateGather(Backend& backend, Communicator& world, ShardedModel& mo
   items_.insert(items_.end(), states.begin(), states.end());
 }
 
+StateGather::Holders StateGather::find_holders(int tensor, int replica) const {
+  const int64_t elements = model_.inventory().parameters()[static_cast<size_t>(tensor)].shape.elements();
+  std::vector<int> whole;
+  Holders found;
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    if (replica != all_replicas && model_.grid().replica_of(rank) != replica) continue;
+    for (const Piece& piece : pieces_[static_cast<size_t>(rank)]) {
+      if (piece.tensor != tensor) continue;
+      if (piece.first == 0) found.writer = rank;
+      if (piece.count == elements) whole.push_back(rank);
+    }
+  }
+  found.whole = !whole.empty();
+  if (found.whole) found.writer = whole[static_cast<size_t>(tensor) % whole.size()];
+  return found;
+}
+
+const StateGather::Holders& StateGather::holders(int tensor, int replica) const {
+  return holders_[static_cast<size_t>(tensor)][replica == all_replicas ? 0 : static_cast<size_t>(replica)];
+}
+
+int StateGather::writer(int tensor, int replica) const { return holders(tensor, replica).writer; }
+
+Piece StateGather::part(int rank, const Item& item, int64_t first, int64_t last) const {
+  if (item.replica != all_replicas && model_.grid().replica_of(rank) != item.replica) return {item.tensor, 0, first, 0, 0};
+  return overlap(pieces_[static_cast<size_t>(rank)], item.tensor, first, last);
+}
+
 // Every rank sends its part of the current chunk to the item's writer.
 void StateGather::exchange_chunk() {
   const Item& item = items_[item_];
   const int64_t first = chunk_ * chunk_elements, last = std::min(item.elements, first + chunk_elements);
-  const int destination = writers_[static_cast<size_t>(item.tensor)];
-  const bool writer = destination == world_.rank();
+  const int destination = writer(item.tensor, item.replica);
+  const bool receives = destination == world_.rank();
   const auto ranks = static_cast<size_t>(world_.size());
   std::vector<int64_t> send_cuts(ranks + 1, 0), receive_cuts(ranks + 1, 0);
   for (size_t r = 0; r < ranks; ++r)
-    receive_cuts[r + 1] = receive_cuts[r] + (writer ? overlap(pieces_[r], item.tensor, first, last).count : 0);
-  const Piece mine = overlap(pieces_[static_cast<size_t>(world_.rank())], item.tensor, first, last);
+    receive_cuts[r + 1] = receive_cuts[r] + (receives ? part(static_cast<int>(r), item, first, last).count : 0);
+  const Piece mine = part(world_.rank(), item, first, last);
   for (size_t r = 0; r < ranks; ++r) send_cuts[r + 1] = send_cuts[r] + (static_cast<int>(r) == destination ? mine.count : 0);
 
   Stream& stream = backend_.compute_stream();
@@ -83,15 +113,15 @@ void StateGather::exchange_chunk() {
       const Tensor& values = item.state == master ? held.master : held.state[static_cast<size_t>(item.state)];
       send = values.flat(mine.first - held.piece.first, mine.count);
     }
-  Tensor receive = backend_.allocate(Shape{writer ? last - first : 0}, DType::float32, MemoryCategory::communication, "checkpoint chunk");
+  Tensor receive = backend_.allocate(Shape{receives ? last - first : 0}, DType::float32, MemoryCategory::communication, "checkpoint chunk");
   world_.all_to_all_v(stream, send, send_cuts, receive, receive_cuts);
-  if (writer) {
+  if (receives) {
     std::vector<float> arrived(static_cast<size_t>(last - first));
     backend_.copy_to_host(stream, receive, arrived.data());
     // Slots of neighbouring ranges belong to ranks of any order.
     staging_.resize(arrived.size());
     for (size_t r = 0; r < ranks; ++r) {
-      const Piece piece = overlap(pieces_[r], item.tensor, first, last);
+      const Piece piece = part(static_cast<int>(r), item, first, last);
       std::copy_n(arrived.begin() + receive_cuts[r], piece.count, staging_.begin() + (piece.first - first));
     }
     held_item_ = item_;
