@@ -85,14 +85,14 @@ class OptimizerStep {
                                      .tuning = {},
                                      .cache_directory = {},
                                      .budget_seconds = 120});
-    Plan plan = agree_on_plan(world_, {.configuration = distribution,
-                                       .inventory = model.inventory(),
-                                       .table = rules,
-                                       .grid = grid.grid,
-                                       .stored = {},
-                                       .costs = costs ? &*costs : nullptr});
+    JobPlans plans = agree_on_plans(world_, {.configuration = distribution,
+                                             .inventory = model.inventory(),
+                                             .table = rules,
+                                             .grid = grid.grid,
+                                             .stored = {},
+                                             .costs = costs ? &*costs : nullptr});
     ShardedModelOptions options = sharded_options(distribution, model.inventory(), grid.grid);
-    UpdateJob job(*backend_, transport, model, std::move(rules), std::move(plan), std::move(options), {0.02, 0.001});
+    UpdateJob job(*backend_, transport, model, std::move(rules), std::move(plans.mean), std::move(options), {0.02, 0.001});
     job.turn(true);  // pages, caches, and gathered gradients that are numbers
     if (!mode.publish) job.around = [this](bool begin) { *silent_ = begin; };
     Result turns;

@@ -27,8 +27,12 @@ Json::Array run_job(const std::function<Json::Array(World& job)>& work) {
 namespace {
 
 // distribution.nodes may ask for more nodes than the machine has, as in dmuon_train.
-std::unique_ptr<Communicator> divide(const DistributionConfiguration& distribution, Communicator& world) {
-  return divide_ranks(distribution, make_run_grid(distribution, world.size(), count_nodes(world)), world);
+RunGrid grid_of(const Configuration& configuration, const Communicator& world) {
+  return make_run_grid(configuration.distribution, world.size(), count_nodes(world), any_rule_votes(configuration.optimizer));
+}
+
+std::unique_ptr<Communicator> divide(const Configuration& configuration, Communicator& world) {
+  return divide_ranks(configuration.distribution, grid_of(configuration, world), world);
 }
 
 }  // namespace
@@ -42,14 +46,14 @@ Training::Training(std::unique_ptr<Communicator> self, Communicator* world, cons
                    const std::vector<std::string>& overrides, int threads, Trace* trace)
     : configuration_(load_configuration(config, overrides)),
       self_(std::move(self)),
-      divided_(world != nullptr ? divide(configuration_.distribution, *world) : nullptr),
+      divided_(world != nullptr ? divide(configuration_, *world) : nullptr),
       world_(divided_           ? *divided_
              : world != nullptr ? *world
                                 : *self_),
       backend_(make_cpu_backend({.mode = HostMode::normal, .threads = threads})),
       plan_(make_model(configuration_, TokenData{}, models())),
       rules_(make_rules(configuration_.optimizer, plan_.model->inventory())),
-      grid_(make_run_grid(configuration_.distribution, world_.size(), count_nodes(world_))),
+      grid_(grid_of(configuration_, world_)),
       shape_(step_shape(configuration_, world_.size())) {
   const Inventory& inventory = plan_.model->inventory();
   tune_rules(world_, *backend_,
@@ -57,9 +61,10 @@ Training::Training(std::unique_ptr<Communicator> self, Communicator* world, cons
               .inventory = inventory,
               .table = rules_.table,
               .slots = configuration_.distribution.method == "owner" ? world_.size() : 1,
+              .vote_slots = grid_.grid.shards,
               .window_units = static_cast<int>(configuration_.distribution.window_units),
               .stored = {}});
-  Plan plan = agree_on_plan(
+  JobPlans plans = agree_on_plans(
       world_,
       {.configuration = configuration_.distribution, .inventory = inventory, .table = rules_.table, .grid = grid_.grid, .stored = {}});
   ShardedModelOptions options = sharded_options(configuration_.distribution, inventory, grid_.grid);
@@ -68,7 +73,7 @@ Training::Training(std::unique_ptr<Communicator> self, Communicator* world, cons
                                                                         const Tensor& gradient) {
     if (inject_) random(parameter, first, gradient);
   };
-  sharded_ = std::make_unique<ShardedModel>(*backend_, world_, *plan_.model, std::move(rules_.table), std::move(plan), std::move(options));
+  sharded_ = std::make_unique<ShardedModel>(*backend_, world_, *plan_.model, std::move(rules_.table), std::move(plans), std::move(options));
   sharded_->initialize(1);
 }
 

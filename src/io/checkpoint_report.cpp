@@ -1,5 +1,6 @@
 #include "dmuon/io/checkpoint_report.h"
 
+#include <algorithm>
 #include <map>
 #include <vector>
 
@@ -26,7 +27,7 @@ std::string optimizer_rules(const CheckpointReader& reader) {
   for (const CheckpointEntry& entry : reader.tensors()) {
     const CheckpointKey key = parse_checkpoint_key(entry.key);
     auto& known = states[key.parameter];
-    if (!key.state.empty() && key.replica <= 0) known.push_back(key.state);
+    if (!key.state.empty() && key.replica <= 0) known.push_back(key.replica < 0 ? key.state : key.state + " of each worker");
   }
   std::map<std::string, int64_t> count;
   for (const auto& [parameter, names] : states)
@@ -43,6 +44,12 @@ Path existing_directory(const Path& path) {
 }
 
 }  // namespace
+
+int saved_replicas(const CheckpointReader& reader) {
+  int replicas = 0;
+  for (const CheckpointEntry& entry : reader.tensors()) replicas = std::max(replicas, parse_checkpoint_key(entry.key).replica + 1);
+  return replicas;
+}
 
 int64_t total_bytes(const CheckpointReader& reader) {
   int64_t bytes = 0;
@@ -73,6 +80,9 @@ std::string describe_checkpoint(const CheckpointReader& reader) {
   out += text("tokens           ", field(manifest, "tokens"), "\n");
   out += text("parameters       ", format_count(parameters), " in ", format_count(parameter_tensors), " tensors\n");
   out += text("optimizer        ", optimizer_rules(reader), "\n");
+  if (const int workers = saved_replicas(reader); workers > 0)
+    out += text("workers          ", workers, workers == 1 ? ", which has" : ", each of which has",
+                " optimizer state of its own (key@worker)\n");
   out += text("run              ", field(manifest, "run_id"), ", ", field(manifest, "ranks"), " ranks\n");
   out += text("configuration    ", field(manifest, "configuration_hash"), "\n");
   out += text("data             ", field(manifest, "dataset_fingerprint"), "\n");

@@ -11,6 +11,7 @@
 #include "dmuon/core/hash.h"
 #include "dmuon/core/log.h"
 #include "dmuon/core/text.h"
+#include "dmuon/io/checkpoint_report.h"
 #include "dmuon/io/checkpoint_retention.h"
 #include "train/local_state.h"
 #include "train/state_gather.h"

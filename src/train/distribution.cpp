@@ -27,7 +27,7 @@ int count_nodes(const Communicator& world) {
   return static_cast<int>(nodes.size());
 }
 
-RunGrid make_run_grid(const DistributionConfiguration& configuration, int ranks, int machine_nodes) {
+RunGrid make_run_grid(const DistributionConfiguration& configuration, int ranks, int machine_nodes, bool votes) {
   RunGrid run;
   const int asked = static_cast<int>(configuration.nodes);
   if (asked > 0 && asked < machine_nodes)
@@ -37,8 +37,8 @@ RunGrid make_run_grid(const DistributionConfiguration& configuration, int ranks,
     throw ConfigError(text("distribution.nodes = ", asked, " does not divide ", ranks, " ranks; choose a divisor or 0"));
   run.nodes = asked > 0 ? asked : machine_nodes;
   int replicas = static_cast<int>(configuration.replicas);
-  // Without a wish: a replica per node, where nodes are alike.
-  if (replicas == 0) replicas = ranks % run.nodes == 0 ? run.nodes : 1;
+  // Without a wish: every rank votes, as in the paper, or a replica per node, where nodes are alike.
+  if (replicas == 0) replicas = votes ? ranks : ranks % run.nodes == 0 ? run.nodes : 1;
   if (ranks % replicas != 0)
     throw ConfigError(text("distribution.replicas = ", replicas, " does not divide ", ranks, " ranks; choose a divisor or 0"));
   run.grid = make_rank_grid(ranks, replicas);
@@ -46,7 +46,8 @@ RunGrid make_run_grid(const DistributionConfiguration& configuration, int ranks,
 }
 
 std::unique_ptr<Communicator> divide_ranks(const DistributionConfiguration& configuration, const RunGrid& run, Communicator& all) {
-  const bool follows_nodes = configuration.nodes > 0 || configuration.replicas == 0;
+  // One rank in every replica: no shard group has to lie in a node.
+  const bool follows_nodes = configuration.nodes > 0 || (configuration.replicas == 0 && run.grid.shards > 1);
   if (run.nodes > 1 && all.size() % run.nodes == 0 && follows_nodes) {
     const int run_length = all.size() / run.nodes;
     for (int rank = 0; rank < all.size(); ++rank) {

@@ -18,9 +18,10 @@ struct RunGrid {
   RankGrid grid;
 };
 
-// `machine_nodes`: nodes that the ranks really are on. ConfigError naming distribution.nodes or .replicas and `ranks`
-// where one does not divide the other.
-RunGrid make_run_grid(const DistributionConfiguration& configuration, int ranks, int machine_nodes);
+// `machine_nodes`: nodes that the ranks really are on. `votes`: some rule agrees by vote (any_rule_votes); a replica is then a
+// worker. Where replicas are left to the run, a node is one replica, and in a run of votes every rank, whatever the machine.
+// ConfigError naming distribution.nodes or .replicas and `ranks` where one does not divide the other.
+RunGrid make_run_grid(const DistributionConfiguration& configuration, int ranks, int machine_nodes, bool votes = false);
 
 // Nodes of a group, by Communicator::node.
 int count_nodes(const Communicator& world);
@@ -33,7 +34,7 @@ std::unique_ptr<Communicator> divide_ranks(const DistributionConfiguration& conf
 std::vector<int> make_unit_stages(const DistributionConfiguration& configuration, const Inventory& inventory);
 
 PlanOptions plan_options(const DistributionConfiguration& configuration, const RankGrid& grid);
-// Without trace.
+// Without trace and vote_seed.
 ShardedModelOptions sharded_options(const DistributionConfiguration& configuration, const Inventory& inventory, const RankGrid& grid);
 
 // "owner, stage 2, 4 ranks = 2 replicas x 2 shards on 2 nodes, parameters float32, gradients bfloat16": for people.

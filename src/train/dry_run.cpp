@@ -60,7 +60,7 @@ int64_t staging_bytes(const RunGrid& run, const Plan& plan, int64_t element_byte
 
 // Two steps, because the second starts with what the first left behind.
 RankCost simulate_rank(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families, int rank,
-                       const RunGrid& run, const Plan& owners, int threads) {
+                       const RunGrid& run, const JobPlans& plans, int threads) {
   HostBackendOptions options;
   options.mode = HostMode::shape_only;
   options.threads = threads;
@@ -69,7 +69,7 @@ RankCost simulate_rank(const Configuration& configuration, const TokenData& data
   ModelPlan plan = make_model(configuration, data, families);
   RunRules rules = make_rules(configuration.optimizer, plan.model->inventory());
   const int ranks = run.grid.ranks();
-  ShardedModel sharded(*backend, *world, *plan.model, std::move(rules.table), owners,
+  ShardedModel sharded(*backend, *world, *plan.model, std::move(rules.table), plans,
                        sharded_options(configuration.distribution, plan.model->inventory(), run.grid));
   sharded.initialize(0);
   const StepShape shape = step_shape(configuration, ranks);
@@ -121,11 +121,11 @@ DryRunReport dry_run(const Configuration& configuration, const TokenData& data, 
     if (rules.routing.share[rule].tensors > 0)
       report.optimizer_bytes_per_parameter[rules.table.rules[rule]->name()] =
           4.0 * static_cast<double>(rules.table.rules[rule]->state().size());
-  report.plan = make_run_plan(configuration.distribution, plan.model->inventory(), rules.table, run.grid);
+  report.plans = make_run_plans(configuration.distribution, plan.model->inventory(), rules.table, run.grid);
   for (int rank = 0; rank < ranks; ++rank) {
     // Ranks differ by their slots only; a large job is sampled at its ends.
     if (ranks > 16 && rank >= 8 && rank < ranks - 8) continue;
-    const RankCost cost = simulate_rank(configuration, data, families, rank, run, report.plan, threads);
+    const RankCost cost = simulate_rank(configuration, data, families, rank, run, report.plans, threads);
     report.optimizer_flops_per_step += cost.optimizer_flops;
     if (rank == 0 || cost.memory.total.peak > report.memory.total.peak) {
       report.memory = cost.memory;
@@ -143,24 +143,29 @@ std::string describe_dry_run(const Configuration& configuration, const TokenData
   const ModelPlan model = make_model(configuration, data, families);
   const Inventory& inventory = model.model->inventory();
   const RunRules rules = make_rules(configuration.optimizer, inventory);
-  const Plan& plan = report.plan;
+  const Plan& plan = report.plans.mean;
   const StepShape shape = step_shape(configuration, ranks);
   const auto tera = [](double flops) { return format_number(flops * 1e-12, 4) + " TFLOP"; };
 
   std::string out =
       text("Model ", configuration.model.family, ": ", format_count(inventory.elements()), " parameters in ", inventory.units().size(),
            " units\n\nRouting\n", rules.routing_table, "\nRanks: ", describe_distribution(configuration.distribution, inventory, run), "\n",
-           plan.report(plan_tensors(configuration.distribution, inventory, rules.table)).to_text(),
+           describe_plans(plan, report.plans.vote, configuration.distribution, inventory, rules.table),
            configuration.distribution.cost_model == "measured" ? "  the run measures its costs and may own otherwise\n" : "");
   std::vector<std::vector<std::string>> loads{{"rank", "whole tensors", "update cost", "elements held"}};
   for (int rank = 0; rank < std::min(ranks, 32); ++rank) {
     int64_t whole = 0, elements = 0;
-    for (const Piece& piece : plan.pieces(run.grid.slot_of(rank))) {
-      elements += piece.count;
-      whole += piece.count == inventory.parameters()[static_cast<size_t>(piece.tensor)].shape.elements();
-    }
-    loads.push_back({std::to_string(rank), std::to_string(whole), tera(plan.loads[static_cast<size_t>(run.grid.slot_of(rank))]),
-                     format_count(elements)});
+    double load = 0.0;
+    const auto add = [&](const Plan& of, int slot) {
+      for (const Piece& piece : of.pieces(slot)) {
+        elements += piece.count;
+        whole += piece.count == inventory.parameters()[static_cast<size_t>(piece.tensor)].shape.elements();
+      }
+      load += of.loads[static_cast<size_t>(slot)];
+    };
+    add(plan, run.grid.slot_of(rank));
+    if (!report.plans.vote.units.empty()) add(report.plans.vote, run.grid.shard_of(rank));
+    loads.push_back({std::to_string(rank), std::to_string(whole), tera(load), format_count(elements)});
   }
   out += format_table(loads);
   out += text("\nStep: ", format_count(shape.global_batch), " sequences of ", configuration.model.context_length,

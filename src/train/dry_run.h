@@ -9,7 +9,7 @@
 namespace dmuon {
 
 struct DryRunReport {
-  Plan plan;                // of counted FLOPs, whatever distribution.cost_model says: nothing is measured
+  JobPlans plans{Plan()};   // of counted FLOPs, whatever distribution.cost_model says: nothing is measured
   MemoryStatistics memory;  // peaks of the rank with the largest total
   int largest_rank = 0;
   int64_t resident_bytes = 0;       // of this process now: program, libraries and the opened data

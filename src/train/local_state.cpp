@@ -1,6 +1,5 @@
 #include "train/local_state.h"
 
-#include <algorithm>
 #include <vector>
 
 namespace dmuon {
@@ -24,12 +23,6 @@ int64_t checkpoint_bytes(const ShardedModel& model) {
       bytes += parameters[t].shape.elements() * 4 * (is_per_replica(model.rules(), static_cast<int>(t), state) ? model.grid().replicas : 1);
   }
   return bytes;
-}
-
-int saved_replicas(const CheckpointReader& reader) {
-  int replicas = 0;
-  for (const CheckpointEntry& entry : reader.tensors()) replicas = std::max(replicas, parse_checkpoint_key(entry.key).replica + 1);
-  return replicas;
 }
 
 void read_local_state(const CheckpointReader& reader, std::string_view parameter, std::string_view state, int replica, int replicas,

@@ -19,11 +19,8 @@ bool is_per_replica(const RuleTable& table, int parameter, const StateSpecificat
 // Bytes of all tensors of a checkpoint of this model.
 int64_t checkpoint_bytes(const ShardedModel& model);
 
-// How many replicas saved states of their own: one more than the highest replica in a key, 0 if there is none.
-int saved_replicas(const CheckpointReader& reader);
-
 // Elements from `first` on of a state that every replica has for itself, as replica `replica` of `replicas` starts with it.
-// With as many replicas as saved (`saved`) its own; otherwise the average of all saved ones, added in float64 in the order
+// With as many replicas as saved (`saved`, by saved_replicas) its own; otherwise the average of all saved ones, added in float64 in the order
 // of the replicas, the same for every replica. CheckpointError as CheckpointReader::read_tensor.
 void read_local_state(const CheckpointReader& reader, std::string_view parameter, std::string_view state, int replica, int replicas,
                       int saved, int64_t first, std::span<float> values);

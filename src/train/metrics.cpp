@@ -11,6 +11,20 @@
 
 namespace dmuon {
 
+VoteMetrics vote_metrics(const VoteReport& report) {
+  VoteMetrics metrics;
+  if (report.sampled > 0) {
+    const auto sampled = static_cast<double>(report.sampled);
+    metrics.tie_share = static_cast<double>(report.tied) / sampled;
+    metrics.agreement = static_cast<double>(report.agreeing) / (sampled * report.workers);
+  }
+  if (!report.matrix.empty()) {
+    metrics.operator_norm_ratio = report.operator_norm_ratio;
+    metrics.largest_change = report.largest_change;
+  }
+  return metrics;
+}
+
 Json to_json(const StepMetrics& metrics) {
   Json line = Json::object();
   const auto set = [&](const char* name, const std::optional<double>& value) {
@@ -32,6 +46,13 @@ Json to_json(const StepMetrics& metrics) {
   line.set("exposed_update_seconds", metrics.exposed.update);
   line.set("bytes_sent", metrics.sent.inside + metrics.sent.between);
   line.set("bytes_sent_between_nodes", metrics.sent.between);
+  if (metrics.votes) {
+    line.set("vote_bytes_sent", metrics.votes->bytes_sent);
+    set("vote_tie_share", metrics.votes->tie_share);
+    set("vote_agreement", metrics.votes->agreement);
+    set("vote_operator_norm_ratio", metrics.votes->operator_norm_ratio);
+    set("vote_largest_change", metrics.votes->largest_change);
+  }
   line.set("tokens_per_second", metrics.tokens_per_second);
   line.set("peak_bytes", metrics.peak_bytes);
   line.set("newton_schulz_guard_events", metrics.newton_schulz_guard_events);

@@ -10,6 +10,16 @@
 
 namespace dmuon {
 
+// Of the votes of one step. A share is missing where the update was not observed.
+struct VoteMetrics {
+  std::optional<double> tie_share;            // of sampled elements that the tie-breaker decided
+  std::optional<double> agreement;            // of sampled bits, over all workers, that equal the vote
+  std::optional<double> operator_norm_ratio;  // of one matrix of votes S, m x n: ||S||_op / (sqrt m + sqrt n)
+  std::optional<double> largest_change;       // of an element of that matrix
+  int64_t bytes_sent = 0;                     // of StepMetrics::sent, for votes alone
+};
+VoteMetrics vote_metrics(const VoteReport& report);
+
 // Times in seconds over the step just done; missing values are left out of the line.
 struct StepMetrics {
   int64_t step = 0;    // updates done
@@ -22,6 +32,7 @@ struct StepMetrics {
   double step_seconds = 0, forward_seconds = 0, backward_seconds = 0, update_seconds = 0;
   ExposedSeconds exposed;  // the parts of the three in which rank 0 waited for communication
   TrafficBytes sent;       // by rank 0 in this step
+  std::optional<VoteMetrics> votes;
   double tokens_per_second = 0;
   int64_t peak_bytes = 0;                  // rank 0, staging of collectives included
   int64_t newton_schulz_guard_events = 0;  // of all ranks, since the start of the program, before this step's update

@@ -13,6 +13,7 @@ Progress::Progress(int64_t first_step, int64_t steps, int64_t interval, bool ena
     : first_step_(first_step), steps_(steps), interval_(interval), enabled_(enabled), terminal_(enabled && isatty(STDERR_FILENO) == 1) {}
 
 std::string Progress::describe(const StepMetrics& m) const {
+  const auto percent_of = [](double share) { return std::to_string(static_cast<int>(100.0 * share + 0.5)); };
   const auto percent = [&](double seconds) {
     return std::to_string(static_cast<int>(100.0 * seconds / std::max(m.step_seconds, 1e-9) + 0.5));
   };
@@ -23,6 +24,8 @@ std::string Progress::describe(const StepMetrics& m) const {
   if (m.validation_loss) line += text(" | validation ", format_number(*m.validation_loss));
   if (m.learning_rate) line += text(" | rate ", format_number(*m.learning_rate, 5));
   if (m.gradient_norm) line += text(" | norm ", format_number(*m.gradient_norm, 3));
+  if (m.votes && m.votes->agreement)
+    line += text(" | votes agree ", percent_of(*m.votes->agreement), ", tied ", percent_of(*m.votes->tie_share), " %");
   line += text(" | ", format_count(static_cast<int64_t>(m.tokens_per_second)), " tokens/s | ", format_number(1000.0 * m.step_seconds, 0),
                " ms (forward ", percent(m.forward_seconds), " backward ", percent(m.backward_seconds), " update ",
                percent(m.update_seconds), ", waited ", percent(m.exposed.forward), "/", percent(m.exposed.backward), "/",

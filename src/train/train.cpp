@@ -19,6 +19,7 @@
 #include "train/trainer.h"
 #include "train/tuning.h"
 #include "train/update_costs.h"
+#include "train/votes.h"
 
 namespace dmuon {
 namespace {
@@ -61,15 +62,19 @@ void report_resumed(Communicator& world, const CheckpointReader& reader, const T
                        " tokens seen, next sample ", format_count(state.samples), ", parameters ", hash));
 }
 
+RunGrid checked_grid(const Configuration& configuration, int ranks, int machine_nodes) {
+  RunGrid grid = make_run_grid(configuration.distribution, ranks, machine_nodes, any_rule_votes(configuration.optimizer));
+  require_possible_votes(configuration, grid);
+  return grid;
+}
+
 void print_dry_run(const TrainArguments& arguments, const Configuration& configuration, const std::vector<ModelFamily>& families, int ranks,
                    int machine_nodes, int threads) {
   // Sizes need no data where the configuration says how many ids there are.
   const bool sizes_only = configuration.data.train.empty() && configuration.model.vocabulary_size > 0;
   const TokenData data = sizes_only ? TokenData{} : open_data(configuration, nullptr);
   if (arguments.dry_run_ranks > 0) ranks = arguments.dry_run_ranks, machine_nodes = 1;
-  std::printf(
-      "%s",
-      describe_dry_run(configuration, data, families, make_run_grid(configuration.distribution, ranks, machine_nodes), threads).c_str());
+  std::printf("%s", describe_dry_run(configuration, data, families, checked_grid(configuration, ranks, machine_nodes), threads).c_str());
 }
 
 std::string stored_text(const CheckpointReader* reader, const std::string& name) {
@@ -115,6 +120,7 @@ int run_on_grid(const TrainArguments& arguments, const Configuration& configurat
     rules = make_rules(configuration.optimizer, model.model->inventory());
     sharding = sharded_options(configuration.distribution, model.model->inventory(), grid.grid);
     sharding.trace = trace.trace();
+    sharding.vote_seed = static_cast<uint64_t>(configuration.seed);
   });
   const Inventory& inventory = model.model->inventory();
   if (world.rank() == 0)
@@ -122,11 +128,15 @@ int run_on_grid(const TrainArguments& arguments, const Configuration& configurat
                            *model.model, data, rules, grid));
   for (const std::string& warning : rules.routing.warnings)
     if (world.rank() == 0) log_warning(warning);
+  for (const auto& notes : {vote_notes(configuration), worker_notes(configuration, grid)})
+    for (const std::string& note : notes)
+      if (world.rank() == 0) log_information(text("note: ", note));
   const Json tuning = tune_rules(world, *backend,
                                  {.configuration = configuration,
                                   .inventory = inventory,
                                   .table = rules.table,
                                   .slots = configuration.distribution.method == "owner" ? world.size() : 1,
+                                  .vote_slots = grid.grid.shards,
                                   .window_units = static_cast<int>(configuration.distribution.window_units),
                                   .stored = stored_text(reader.get(), "tuning.json")});
   TrainState state;
@@ -150,17 +160,18 @@ int run_on_grid(const TrainArguments& arguments, const Configuration& configurat
                                    .published_dtype = sharding.compute_dtype,
                                    .tuning = tuning.dump(),
                                    .cache_directory = cache_directory(configuration.tuning)});
-  Plan plan = agree_on_plan(world, planning);
+  JobPlans plans = agree_on_plans(world, planning);
   agreed(world, [&] {
     if (world.rank() != 0) return;
     const Path output(configuration.output);
     write_file_atomically(output / "configuration.json", to_json(configuration).dump(2) + "\n");
-    write_file_atomically(output / "plan.json", plan_json(plan, configuration.distribution, inventory, rules.table).dump(2) + "\n");
+    write_file_atomically(output / "plan.json",
+                          plan_json(plans.mean, plans.vote, configuration.distribution, inventory, rules.table).dump(2) + "\n");
   });
 
   RunResult result = RunResult::done;
   backend->allocator().reset_peak();  // what measurements took is no part of training
-  ShardedModel sharded(*backend, world, *model.model, std::move(rules.table), std::move(plan), std::move(sharding));
+  ShardedModel sharded(*backend, world, *model.model, std::move(rules.table), std::move(plans), std::move(sharding));
   try {
     if (reader) {
       keeper.load(sharded, *reader);
@@ -228,7 +239,7 @@ int run(const TrainArguments& arguments, World& launched, const std::vector<Mode
   RunGrid grid;
   std::unique_ptr<Communicator> divided;
   agreed(all, [&] {
-    grid = make_run_grid(configuration.distribution, all.size(), machine_nodes);
+    grid = checked_grid(configuration, all.size(), machine_nodes);
     divided = divide_ranks(configuration.distribution, grid, all);
   });
   if (!divided) return run_on_grid(arguments, configuration, launched, all, grid, threads, families);

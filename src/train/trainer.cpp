@@ -12,6 +12,7 @@
 #include "train/batches.h"
 #include "train/evaluation.h"
 #include "train/signals.h"
+#include "train/votes.h"
 
 namespace dmuon {
 namespace {
@@ -29,6 +30,7 @@ Trainer::Trainer(TrainerParts parts, TrainState state)
                                         static_cast<uint64_t>(parts.configuration.seed))),
       stages_(make_unit_stages(parts.configuration.distribution, parts.sharded.inventory())),
       progress_(state.step, parts.configuration.training.steps, parts.configuration.logging.interval, parts.world.rank() == 0) {
+  votes_ = voted_elements(parts.sharded.rules(), parts.sharded.inventory()).voted > 0;
   if (parts.data.validation) validation_ = WindowDataset::sequential(parts.data.validation, parts.configuration.model.context_length);
   agreed(parts_.world, [&] {
     // Now, not after hours of training.
@@ -61,7 +63,7 @@ RunResult Trainer::run() {
     if (due(configuration.evaluation.interval) || last()) metrics_.validation_loss = evaluate_now();
     progress_.step(metrics_);
     // Known to all ranks alike; without a line to write nobody waits for rank 0.
-    if (due(configuration.logging.interval) || last() || metrics_.validation_loss || metrics_.skipped)
+    if (logs_step() || metrics_.validation_loss || metrics_.skipped)
       agreed(parts_.world, [&] {
         if (metrics_file_) append_metrics();
       });
@@ -109,7 +111,7 @@ void Trainer::train_micro_batches(StepClock& clock, double& loss_sum) {
 void Trainer::step() {
   const auto start = Clock::now();
   const ExposedSeconds exposed_before = parts_.sharded.exposed();
-  const TrafficBytes sent_before = parts_.sharded.traffic();
+  const TrafficBytes sent_before = parts_.sharded.traffic(), votes_before = parts_.sharded.vote_traffic();
   const double targets = static_cast<double>(shape_.global_batch * training_.length());
 
   StepClock clock(parts_.trace);
@@ -138,7 +140,7 @@ void Trainer::step() {
     std::vector<StepValues> values = step_values(parts_.rules, state_.step, coefficient);
     ++state_.updates;
     for (StepValues& value : values) value.step = state_.updates;
-    const UpdateCounters counters = parts_.sharded.update(values);
+    const UpdateCounters counters = update(values);
     newton_schulz_calls_ = counters.newton_schulz_calls;
     newton_schulz_guard_events_ += counters.newton_schulz_guard_events;
     updated_ = true;
@@ -164,14 +166,39 @@ void Trainer::step() {
   metrics_.exposed.update = exposed.update - exposed_before.update;
   const TrafficBytes sent = parts_.sharded.traffic();
   metrics_.sent = {sent.inside - sent_before.inside, sent.between - sent_before.between};
+  if (votes_ && finite) {
+    const TrafficBytes voted = parts_.sharded.vote_traffic();
+    metrics_.votes = vote_metrics(parts_.sharded.vote_report());
+    metrics_.votes->bytes_sent = voted.inside + voted.between - votes_before.inside - votes_before.between;
+  }
   metrics_.newton_schulz_guard_events = static_cast<int64_t>(report.sums[3]);
   account(report, loss, finite);
 }
 
-// Over all ranks in one update: every matrix once, except where every rank computes all of them.
+// A message that is not a number is found after momenta have taken it in: nothing to go on with, whatever the policy.
+UpdateCounters Trainer::update(std::span<const StepValues> values) {
+  try {
+    return parts_.sharded.update(values, votes_ && (logs_step() || due(parts_.configuration.evaluation.interval)));
+  } catch (const NumericalError& error) {  // the same on every rank
+    throw AgreedError(
+        ExitCode::numerical,
+        text("step ", state_.step, ": ", error.what(), ". No parameter has changed, but the momentum has, so this step is not skipped",
+             parts_.configuration.training.non_finite == "skip" ? " (training.non_finite = skip covers gradients)" : "",
+             "; lower the learning rate or look at the data, then resume from the last checkpoint"));
+  }
+}
+
+// Over all ranks in one update: every matrix once, except where every rank or every worker that votes computes all of them.
 int64_t Trainer::expected_newton_schulz_calls() const {
   const bool everywhere = parts_.configuration.distribution.method != "owner";
-  return parts_.rules.routing.newton_schulz_calls * (everywhere ? parts_.world.size() : 1);
+  const RuleTable& table = parts_.sharded.rules();
+  int64_t calls = 0;
+  for (size_t rule = 0; rule < table.rules.size(); ++rule) {
+    const int64_t once = parts_.rules.routing.share[rule].tensors * table.rules[rule]->newton_schulz_calls();
+    const bool votes = table.rules[rule]->agreement() == Agreement::vote;
+    calls += once * (votes ? parts_.sharded.grid().replicas : everywhere ? parts_.world.size() : 1);
+  }
+  return calls;
 }
 
 void Trainer::account(const GradientReport& report, double loss, bool finite) {
@@ -259,10 +286,10 @@ void Trainer::save_now() {
   request.texts.emplace_back("dataset.json", parts_.data.fingerprint.dump(2) + "\n");
   request.texts.emplace_back("tuning.json", parts_.tuning.dump(2) + "\n");
   request.texts.emplace_back("rules.json", describe_rules(parts_.rules, parts_.sharded.rules(), parts_.sharded.inventory()).dump(2) + "\n");
-  request.texts.emplace_back(
-      "plan.json",
-      plan_json(parts_.sharded.plan(), parts_.configuration.distribution, parts_.sharded.inventory(), parts_.sharded.rules()).dump(2) +
-          "\n");
+  request.texts.emplace_back("plan.json", plan_json(parts_.sharded.plan(), parts_.sharded.vote_plan(), parts_.configuration.distribution,
+                                                    parts_.sharded.inventory(), parts_.sharded.rules())
+                                                  .dump(2) +
+                                              "\n");
   if (parts_.data.tokenizer) request.texts.emplace_back("tokenizer.json", parts_.data.tokenizer->to_json().dump() + "\n");
   try {
     parts_.keeper.save(parts_.sharded, request);

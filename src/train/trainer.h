@@ -46,6 +46,7 @@ class Trainer {
   void step();
   void append_metrics();
   void train_micro_batches(StepClock& clock, double& loss_sum);
+  UpdateCounters update(std::span<const StepValues> values);
   int64_t expected_newton_schulz_calls() const;
   void account(const GradientReport& report, double loss, bool finite);
   void refuse_or_skip(const GradientReport& report, double loss);
@@ -55,6 +56,7 @@ class Trainer {
   void enter(const std::string& phase, double limit_seconds);
   bool last() const { return state_.step == parts_.configuration.training.steps; }
   bool due(int64_t interval) const { return interval > 0 && state_.step % interval == 0; }
+  bool logs_step() const { return due(parts_.configuration.logging.interval) || last(); }
 
   TrainerParts parts_;
   TrainState state_;
@@ -67,6 +69,7 @@ class Trainer {
   bool updated_ = false;
   std::unique_ptr<MetricsFile> metrics_file_;  // rank 0
   std::vector<int> stages_;                    // of units
+  bool votes_ = false;                         // some tensors are voted on
   Progress progress_;
   StepMetrics metrics_;  // of the step just done
   bool stop_requested_ = false;

@@ -22,11 +22,12 @@ const RuleConfiguration& configuration_of(const OptimizerConfiguration& optimize
 std::vector<ShapeCount> shapes_of(const TuningRequest& request, size_t rule) {
   std::vector<ShapeCount> shapes;
   if (request.table.rules[rule]->cutting() != Cutting::whole) return shapes;
+  const int slots = request.table.rules[rule]->agreement() == Agreement::vote ? request.vote_slots : request.slots;
   std::vector<ShapeCount> window;  // parameters are in the order of their units
   int current = -1;
   const auto close = [&] {
     for (const ShapeCount& each : window) {
-      const int64_t share = divide_up(each.count, request.slots);
+      const int64_t share = divide_up(each.count, slots);
       const auto found = std::find_if(shapes.begin(), shapes.end(), [&](const ShapeCount& other) { return other.shape == each.shape; });
       if (found == shapes.end())
         shapes.push_back({each.shape, share});

@@ -18,7 +18,8 @@ struct TuningRequest {
   const Configuration& configuration;
   const Inventory& inventory;
   RuleTable& table;
-  int slots = 1;  // that share the matrices: ranks, or 1 where every rank updates all
+  int slots = 1;       // that share the matrices: ranks, or 1 where every rank updates all
+  int vote_slots = 1;  // that share those voted on: shards of a replica
   int window_units = 4;
   // Content of the checkpoint's tuning.json (rank 0); empty: none. Rules whose numerics may be tuned take their choices
   // from it, so that a resumed run computes what it would have computed.

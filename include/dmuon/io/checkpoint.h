@@ -12,6 +12,11 @@
 //     step-00002000.tmp-<run id>/        a save under way or interrupted; never read
 //     .trash-step-00000500-<run id>/     a checkpoint being deleted; never read
 //
+// Optimizer state is the job's, or every replica's own: the momentum of tensors that are voted on, one per worker, saved whole
+// for each under "@0", "@1", ... (a replica is a worker; its shards' pieces are put together as those of any tensor). The
+// parameters themselves and states that all replicas share are saved once. As many replicas resume each with its own state;
+// any other number starts, every one of them, from the average of the saved states.
+//
 // A rank without tensors writes a file without tensors, so that the set of names is always complete. A checkpoint is
 // complete when its manifest is whole and every file it lists has the size it lists; a directory is renamed to its final
 // name only when that holds, so that nothing half-written is ever taken for whole.

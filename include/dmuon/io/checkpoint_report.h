@@ -19,5 +19,7 @@ std::string describe_checkpoint(const CheckpointReader& reader);
 std::string describe_checkpoints(const Path& directory);
 
 int64_t total_bytes(const CheckpointReader& reader);
+// How many replicas saved states of their own: one more than the highest replica in a key, 0 if there is none.
+int saved_replicas(const CheckpointReader& reader);
 
 }  // namespace dmuon

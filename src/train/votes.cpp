@@ -1,0 +1,108 @@
+#include "train/votes.h"
+
+#include <algorithm>
+
+#include "dmuon/backend/signs.h"
+#include "dmuon/core/error.h"
+#include "dmuon/core/text.h"
+#include "train/local_state.h"
+#include "train/run.h"
+
+namespace dmuon {
+
+void require_possible_votes(const Configuration& configuration, const RunGrid& run) {
+  if (!any_rule_votes(configuration.optimizer)) return;
+  const DistributionConfiguration& distribution = configuration.distribution;
+  const bool gathers = distribution.stage == 3 || std::any_of(distribution.unit_stages.begin(), distribution.unit_stages.end(),
+                                                              [](const std::string& entry) { return entry.ends_with("=3"); });
+  if (gathers && run.grid.shards == 1)
+    throw ConfigError(
+        text("distribution.", distribution.stage == 3 ? "stage = 3" : "unit_stages with stage 3",
+             " with a voting rule and distribution.replicas = ", distribution.replicas, " on ", run.grid.ranks(),
+             " ranks: every rank is a worker that holds all parameters it votes on, so there is nothing to shard; choose "
+             "stage 1 or 2, or fewer replicas (distribution.replicas = the number of nodes), whose ranks share a worker's part"));
+  if (distribution.vote_transport == "hierarchical" && run.nodes == 1)
+    throw ConfigError(
+        "distribution.vote_transport = hierarchical counts inside nodes first, and all ranks are on one node; choose auto, or name virtual "
+        "nodes with distribution.nodes");
+}
+
+std::vector<std::string> worker_notes(const Configuration& configuration, const RunGrid& run) {
+  std::vector<std::string> notes;
+  if (!any_rule_votes(configuration.optimizer)) return notes;
+  const RankGrid& grid = run.grid;
+  if (grid.replicas == 1) notes.push_back("one worker votes alone: the signs of its own message are the vote");
+  if (grid.replicas == 2)
+    notes.push_back(
+        "two workers: where they disagree, about half of all elements, one of them decides alone; the vote is hardly better than one "
+        "worker's signs");
+  else if (grid.replicas % 2 == 0)
+    notes.push_back(text(grid.replicas, " workers can tie, and one of them then decides alone: in a single vote they err as often as ",
+                         grid.replicas - 1, " do"));
+  if (configuration.distribution.vote_transport == "int8_sum" && vote_sum_dtype(grid.replicas) != DType::int8)
+    notes.push_back(text("distribution.vote_transport = int8_sum: the votes of ", grid.replicas,
+                         " workers do not fit int8, so sums travel as ", name_of(vote_sum_dtype(grid.replicas))));
+  if (run.nodes > 1 && grid.shards == 1 && grid.ranks() > run.nodes && grid.ranks() % run.nodes == 0)
+    notes.push_back(text("every rank of the ", run.nodes, " nodes is a worker of its own; distribution.replicas = ", run.nodes,
+                         " makes each node one worker, whose ranks share its momentum and its orthogonalisation"));
+  return notes;
+}
+
+VotedElements voted_elements(const RuleTable& table, const Inventory& inventory) {
+  VotedElements sum;
+  for (size_t i = 0; i < inventory.parameters().size(); ++i) {
+    const int64_t elements = inventory.parameters()[i].shape.elements();
+    (is_voted(table, static_cast<int>(i)) ? sum.voted : sum.others) += elements;
+  }
+  return sum;
+}
+
+int64_t vote_words(const Plan& vote, int shard, const Inventory& inventory) {
+  int64_t words = 0;
+  for (const Piece& piece : vote.pieces(shard)) {
+    const Shape& shape = inventory.parameters()[static_cast<size_t>(piece.tensor)].shape;
+    const SignSegments segments{piece.first, piece.count, shape.rank() > 1 ? shape[shape.rank() - 1] : shape.elements(), vote.cut_elements};
+    words += sign_words(piece.count) + sign_header_words(segments);
+  }
+  return words;
+}
+
+PredictedTraffic predict_traffic(const Configuration& configuration, const Inventory& inventory, const RuleTable& table, const RunGrid& run,
+                                 const Plan& vote, VoteTransportKind kind) {
+  PredictedTraffic bytes;
+  const RankGrid& grid = run.grid;
+  if (!vote.units.empty())
+    for (int shard = 0; shard < grid.shards; ++shard)
+      bytes.votes += static_cast<double>(
+          vote_bytes(kind, {grid.replicas, std::min(run.nodes, grid.replicas), vote_words(vote, shard, inventory)}).total);
+  bytes.votes /= grid.ranks();
+
+  const DistributionConfiguration& distribution = configuration.distribution;
+  const VotedElements elements = voted_elements(table, inventory);
+  const auto micro_batches = static_cast<double>(step_shape(configuration, grid.ranks()).micro_batches);
+  const double reductions = distribution.stage == 1 && distribution.reduce != "every" ? 1.0 : micro_batches;
+  const double gathers = distribution.stage == 3 ? 2.0 * micro_batches : 1.0;
+  const double once = reductions * (distribution.gradient_dtype == "bfloat16" ? 2.0 : 4.0) +
+                      gathers * (distribution.compute_dtype == "bfloat16" ? 2.0 : 4.0);
+  const double inside = (grid.shards - 1.0) / grid.shards, between = (grid.replicas - 1.0) / grid.replicas / grid.shards;
+  bytes.others = once * (static_cast<double>(elements.others) * (inside + between) + static_cast<double>(elements.voted) * inside);
+  bytes.float32 = all_reduce_bytes_per_rank(grid.ranks(), elements.voted + elements.others, 4);
+  return bytes;
+}
+
+std::string describe_votes(const Configuration& configuration, const Inventory& inventory, const RuleTable& table, const RunGrid& run,
+                           const Plan& vote, VoteTransportKind kind, const std::string& transport) {
+  const VotedElements elements = voted_elements(table, inventory);
+  if (elements.voted == 0) return {};
+  const PredictedTraffic bytes = predict_traffic(configuration, inventory, table, run, vote, kind);
+  const auto size = [](double value) { return format_bytes(static_cast<int64_t>(value + 0.5)); };
+  const double share = static_cast<double>(elements.voted) / static_cast<double>(elements.voted + elements.others);
+  std::string out =
+      text("votes     ", run.grid.replicas, run.grid.replicas == 1 ? " worker" : " workers", " of ", run.grid.shards,
+           run.grid.shards == 1 ? " shard" : " shards", " each; ", format_number(100.0 * share, 1), " % of all elements are voted on\n");
+  if (!transport.empty()) out += text("  moved     by ", transport, "\n");
+  return out + text("  a step    sends ", size(bytes.votes), " a rank for votes and about ", size(bytes.others), " for everything else, ",
+                    size(bytes.votes + bytes.others), " in all; adding all gradients in float32 would send ", size(bytes.float32));
+}
+
+}  // namespace dmuon
