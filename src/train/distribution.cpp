@@ -109,6 +109,7 @@ ShardedModelOptions sharded_options(const DistributionConfiguration& configurati
   options.look_ahead = static_cast<int>(configuration.look_ahead);
   options.outstanding_reduces = static_cast<int>(configuration.look_ahead);
   options.publish_form = gather_form(configuration.publish_form);
+  options.vote_transport = vote_transport_from_name(configuration.vote_transport);
   return options;
 }
 

@@ -10,6 +10,7 @@
 #include "train/batches.h"
 #include "train/counting_communicator.h"
 #include "train/devices.h"
+#include "train/votes.h"
 
 namespace dmuon {
 
@@ -42,7 +43,7 @@ HostTokenBatch blank_batch(int64_t sequences, int64_t length) {
 
 struct RankCost {
   MemoryStatistics memory;
-  TrafficBytes sent;  // in a step
+  TrafficBytes sent, votes;  // in a step
   double optimizer_flops = 0;
 };
 
@@ -58,6 +59,12 @@ int64_t staging_bytes(const RunGrid& run, const Plan& plan, int64_t element_byte
   return std::min({int64_t{8} << 20, peers * largest_slot * element_bytes, peers * pieces});
 }
 
+// Measuring needs ranks that exist.
+VoteTransportKind counted_transport(const Configuration& configuration) {
+  const VoteTransportKind kind = vote_transport_from_name(configuration.distribution.vote_transport);
+  return kind == VoteTransportKind::automatic ? VoteTransportKind::packed_scatter : kind;
+}
+
 // Two steps, because the second starts with what the first left behind.
 RankCost simulate_rank(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families, int rank,
                        const RunGrid& run, const JobPlans& plans, int threads) {
@@ -69,14 +76,15 @@ RankCost simulate_rank(const Configuration& configuration, const TokenData& data
   ModelPlan plan = make_model(configuration, data, families);
   RunRules rules = make_rules(configuration.optimizer, plan.model->inventory());
   const int ranks = run.grid.ranks();
-  ShardedModel sharded(*backend, *world, *plan.model, std::move(rules.table), plans,
-                       sharded_options(configuration.distribution, plan.model->inventory(), run.grid));
+  ShardedModelOptions sharding = sharded_options(configuration.distribution, plan.model->inventory(), run.grid);
+  sharding.vote_transport = counted_transport(configuration);
+  ShardedModel sharded(*backend, *world, *plan.model, std::move(rules.table), plans, std::move(sharding));
   sharded.initialize(0);
   const StepShape shape = step_shape(configuration, ranks);
   const Block mine = block(shape.global_batch, rank, ranks);
   RankCost cost;
   for (int64_t step = 1; step <= 2; ++step) {
-    const TrafficBytes before = sharded.traffic();
+    const TrafficBytes before = sharded.traffic(), votes_before = sharded.vote_traffic();
     sharded.begin_step(shape.micro_batches);
     for (int64_t k = 0; k < shape.micro_batches; ++k) {
       const int64_t first = std::min(mine.count, k * shape.micro_batch_size);
@@ -91,8 +99,9 @@ RankCost simulate_rank(const Configuration& configuration, const TokenData& data
     sharded.finish_gradients(extras);
     backend->reset_costs();
     sharded.update(step_values(rules, step, 1.0));
-    const TrafficBytes after = sharded.traffic();
+    const TrafficBytes after = sharded.traffic(), votes_after = sharded.vote_traffic();
     cost.sent = {after.inside - before.inside, after.between - before.between};
+    cost.votes = {votes_after.inside - votes_before.inside, votes_after.between - votes_before.between};
   }
   for (const auto& [name, kernel] : backend->costs()) cost.optimizer_flops += kernel.flops;
   if (data.validation) {
@@ -131,6 +140,7 @@ DryRunReport dry_run(const Configuration& configuration, const TokenData& data, 
       report.memory = cost.memory;
       report.largest_rank = rank;
       report.sent_per_step = cost.sent;
+      report.votes_per_step = cost.votes;
     }
   }
   return report;
@@ -173,6 +183,12 @@ std::string describe_dry_run(const Configuration& configuration, const TokenData
               " micro-batch(es) of at most ", shape.micro_batch_size, " a rank\n  model ", tera(report.model_flops_per_step),
               ", optimizer ", tera(report.optimizer_flops_per_step), ", sent by rank ", report.largest_rank, " ",
               format_bytes(report.sent_per_step.inside), " inside its node, ", format_bytes(report.sent_per_step.between), " to others\n");
+  if (const std::string votes =
+          describe_votes(configuration, inventory, rules.table, run, report.plans.vote, counted_transport(configuration), {});
+      !votes.empty())
+    out += text("\n", votes, "\n", describe_vote_bytes(configuration, inventory, run, report.plans.vote), "  sent by rank ",
+                report.largest_rank, " for votes: ", format_count(report.votes_per_step.inside), " bytes inside its node, ",
+                format_count(report.votes_per_step.between), " to others\n");
   std::vector<std::vector<std::string>> states{{"rule", "optimizer bytes per parameter"}};
   for (const auto& [rule, bytes] : report.optimizer_bytes_per_parameter) states.push_back({rule, format_number(bytes, 0)});
   out += "\n" + format_table(states);

@@ -1,5 +1,5 @@
 // What a run would need, without allocating or computing it: one training step and one evaluation batch of the real code
-// on a shape-only backend.
+// on a shape-only backend. A vote transport that the run would choose by measuring is counted as packed_scatter.
 #pragma once
 
 #include <string>
@@ -14,6 +14,7 @@ struct DryRunReport {
   int largest_rank = 0;
   int64_t resident_bytes = 0;       // of this process now: program, libraries and the opened data
   TrafficBytes sent_per_step;       // by that rank
+  TrafficBytes votes_per_step;      // of them, for votes
   double model_flops_per_step = 0;  // the whole job, forward and backward
   double optimizer_flops_per_step = 0;
   std::map<std::string, double> optimizer_bytes_per_parameter;  // by rule

@@ -20,8 +20,8 @@ bool is_per_replica(const RuleTable& table, int parameter, const StateSpecificat
 int64_t checkpoint_bytes(const ShardedModel& model);
 
 // Elements from `first` on of a state that every replica has for itself, as replica `replica` of `replicas` starts with it.
-// With as many replicas as saved (`saved`, by saved_replicas) its own; otherwise the average of all saved ones, added in float64 in the order
-// of the replicas, the same for every replica. CheckpointError as CheckpointReader::read_tensor.
+// With as many replicas as saved (`saved`, by saved_replicas) its own; otherwise the average of all saved ones, added in float64 in the
+// order of the replicas, the same for every replica. CheckpointError as CheckpointReader::read_tensor.
 void read_local_state(const CheckpointReader& reader, std::string_view parameter, std::string_view state, int replica, int replicas,
                       int saved, int64_t first, std::span<float> values);
 

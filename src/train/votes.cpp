@@ -67,15 +67,27 @@ int64_t vote_words(const Plan& vote, int shard, const Inventory& inventory) {
   return words;
 }
 
+namespace {
+
+VoteSize vote_size(const Inventory& inventory, const RunGrid& run, const Plan& vote, int shard) {
+  return {run.grid.replicas, std::min(run.nodes, run.grid.replicas), vote_words(vote, shard, inventory)};
+}
+
+// Of all ranks together: the shards vote each for themselves.
+int64_t job_vote_bytes(const Inventory& inventory, const RunGrid& run, const Plan& vote, VoteTransportKind kind) {
+  int64_t bytes = 0;
+  for (int shard = 0; shard < run.grid.shards && !vote.units.empty(); ++shard)
+    bytes += vote_bytes(kind, vote_size(inventory, run, vote, shard)).total;
+  return bytes;
+}
+
+}  // namespace
+
 PredictedTraffic predict_traffic(const Configuration& configuration, const Inventory& inventory, const RuleTable& table, const RunGrid& run,
                                  const Plan& vote, VoteTransportKind kind) {
   PredictedTraffic bytes;
   const RankGrid& grid = run.grid;
-  if (!vote.units.empty())
-    for (int shard = 0; shard < grid.shards; ++shard)
-      bytes.votes += static_cast<double>(
-          vote_bytes(kind, {grid.replicas, std::min(run.nodes, grid.replicas), vote_words(vote, shard, inventory)}).total);
-  bytes.votes /= grid.ranks();
+  bytes.votes = static_cast<double>(job_vote_bytes(inventory, run, vote, kind)) / grid.ranks();
 
   const DistributionConfiguration& distribution = configuration.distribution;
   const VotedElements elements = voted_elements(table, inventory);
@@ -103,6 +115,16 @@ std::string describe_votes(const Configuration& configuration, const Inventory& 
   if (!transport.empty()) out += text("  moved     by ", transport, "\n");
   return out + text("  a step    sends ", size(bytes.votes), " a rank for votes and about ", size(bytes.others), " for everything else, ",
                     size(bytes.votes + bytes.others), " in all; adding all gradients in float32 would send ", size(bytes.float32));
+}
+
+std::string describe_vote_bytes(const Configuration& configuration, const Inventory& inventory, const RunGrid& run, const Plan& vote) {
+  std::vector<std::string> parts;
+  for (const VoteTransportKind kind : possible_vote_transports(vote_size(inventory, run, vote, 0)))
+    parts.push_back(text(name_of(kind), ' ', format_count(job_vote_bytes(inventory, run, vote, kind)), " bytes"));
+  const std::string& asked = configuration.distribution.vote_transport;
+  return text("  all ranks together, by transport: ", join(parts, ", "),
+              asked == "auto" ? "; auto measures the links at the start and chooses, counted here is packed_scatter\n"
+                              : text("; ", asked, " is asked for (distribution.vote_transport)\n"));
 }
 
 }  // namespace dmuon

@@ -42,5 +42,7 @@ PredictedTraffic predict_traffic(const Configuration& configuration, const Inven
 // Lines for people: workers, share of elements, `transport` (how it was chosen), bytes a step. "" for a run without votes.
 std::string describe_votes(const Configuration& configuration, const Inventory& inventory, const RuleTable& table, const RunGrid& run,
                            const Plan& vote, VoteTransportKind kind, const std::string& transport);
+// A line for people: the bytes that all ranks together send in the votes of one step, with every transport that this grid allows.
+std::string describe_vote_bytes(const Configuration& configuration, const Inventory& inventory, const RunGrid& run, const Plan& vote);
 
 }  // namespace dmuon
