@@ -35,6 +35,7 @@ Benchmark memory_benchmark();
 Benchmark optimizer_step_benchmark();
 Benchmark overlap_benchmark();
 Benchmark step_ratio_benchmark();
+Benchmark weak_scaling_benchmark();
 Benchmark newton_schulz_benchmark();
 Benchmark newton_schulz_error_benchmark();
 Benchmark sign_kernels_benchmark();
