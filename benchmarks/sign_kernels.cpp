@@ -43,7 +43,7 @@ class SignKernelsTable {
     for (int64_t i = 0; i < numbers_.elements(); i += some.elements())
       backend_->copy(stream_, some.flat(0, std::min(some.elements(), numbers_.elements() - i)),
                      numbers_.flat(i, std::min(some.elements(), numbers_.elements() - i)));
-    words_ = backend_->allocate({bytes / 4 / 8}, DType::int64, MemoryCategory::workspace, "words of the benchmark");
+    words_ = backend_->allocate({bytes / 16}, DType::int64, MemoryCategory::workspace, "words of the benchmark");
     backend_->zero(stream_, words_);
     hyper_ = backend_->allocate({ApplySigns::count}, DType::float64, MemoryCategory::workspace, "hyper-parameters");
     from_doubles(*backend_, {{1e-3, 0.1, 1.0}}, hyper_);
@@ -85,7 +85,8 @@ class SignKernelsTable {
     add(operation, 0, in.bytes(), [&] { pack_into(in, words, header); });
   }
   std::vector<Tensor> inputs(int workers) const {
-    const int64_t words = bytes_ / 8 / workers / 8 * 8;
+    // No power of two apart, where all would meet in one set of the caches: buffers of a real model aren't.
+    const int64_t words = (bytes_ / 8 / workers - 72) / 8 * 8;
     std::vector<Tensor> inputs;
     for (int64_t i = 0; i < workers; ++i) inputs.push_back(view(DType::int64, i * words, words));
     return inputs;
