@@ -39,7 +39,6 @@ struct ShardedModel::Parts {
   }
 
   ShardJob job;
-  VoteReport vote_report;
   UseOrder order;
   UnitStore store;
   Publisher publisher;
@@ -114,9 +113,9 @@ GradientReport ShardedModel::finish_gradients(std::span<const double> extras) {
   return parts_->norm.agree(extras);
 }
 
-UpdateCounters ShardedModel::update(std::span<const StepValues> values, bool) {
+UpdateCounters ShardedModel::update(std::span<const StepValues> values, bool observe_votes) {
   parts_->job.phase = &parts_->job.exposed.update;
-  return parts_->updater.update(values);
+  return parts_->updater.update(values, observe_votes);
 }
 
 void ShardedModel::publish_all() {
@@ -195,7 +194,7 @@ Tensor ShardedModel::value(int parameter) const { return parts_->job.parameter(p
 void ShardedModel::set_deadline(double seconds) { parts_->job.set_deadline(seconds); }
 TrafficBytes ShardedModel::traffic() const { return parts_->job.traffic(); }
 TrafficBytes ShardedModel::vote_traffic() const { return parts_->job.vote_traffic(); }
-const VoteReport& ShardedModel::vote_report() const { return parts_->vote_report; }
+const VoteReport& ShardedModel::vote_report() const { return parts_->updater.vote_report(); }
 
 void ShardedModel::enter_forward(int unit) {
   PassCursor& cursor = parts_->cursor;

@@ -81,7 +81,8 @@ void Updater::run(const UpdateCall& call, const std::vector<Tensor>& gathered) {
   rule.global(job_.backend, stream, items);
 }
 
-UpdateCounters Updater::update(std::span<const StepValues> values) {
+UpdateCounters Updater::update(std::span<const StepValues> values, bool observe_votes) {
+  observe_votes = observe_votes && votes_->any() && !job_.backend.shape_only();
   const UpdateCounters before = counters();
   for (size_t rule = 0; rule < job_.rules.rules.size(); ++rule) {
     StepValues of_rule = values[rule];
@@ -89,7 +90,7 @@ UpdateCounters Updater::update(std::span<const StepValues> values) {
     if (job_.rules.rules[rule]->agreement() == Agreement::vote) of_rule.gradient_scale *= job_.workers();
     job_.rules.rules[rule]->prepare(job_.backend, job_.backend.compute_stream(), of_rule);
   }
-  if (votes_->any()) votes_->run(values);
+  if (votes_->any()) votes_->run(values, observe_votes);
   publisher_.begin_publish();
   std::vector<Tensor> gathered(static_cast<size_t>(job_.units()));
   for (const Window& window : windows_) {
@@ -106,6 +107,7 @@ UpdateCounters Updater::update(std::span<const StepValues> values) {
     for (int unit : window.units) publisher_.publish(unit);
     publisher_.gather_published();
   }
+  votes_->finish(observe_votes);
   store_.average_buffers();
   UpdateCounters done = counters();
   done.newton_schulz_calls -= before.newton_schulz_calls;

@@ -18,7 +18,8 @@ class Updater {
   Updater(ShardJob& job, UnitStore& store, Reducer& reducer, Publisher& publisher, const UseOrder& order);
 
   // values[rule] of this step. Returns what this rank's rules have counted.
-  UpdateCounters update(std::span<const StepValues> values);
+  UpdateCounters update(std::span<const StepValues> values, bool observe_votes);
+  const VoteReport& vote_report() const { return votes_->observed(); }
 
  private:
   struct Window {

@@ -25,7 +25,8 @@ SignSegments segments_of(const ShardJob& job, const UpdateTarget& target) {
 
 }  // namespace
 
-VoteStep::VoteStep(ShardJob& job, UnitStore& store, std::vector<std::vector<UpdateCall>> windows) : job_(job), store_(store) {
+VoteStep::VoteStep(ShardJob& job, UnitStore& store, std::vector<std::vector<UpdateCall>> windows)
+    : job_(job), store_(store), observer_(job, store) {
   any_ = !job.vote_plan.units.empty();
   if (!any_) return;
   for (size_t rule = 0; rule < job.rules.rules.size() && rule_ < 0; ++rule)
@@ -46,6 +47,7 @@ VoteStep::VoteStep(ShardJob& job, UnitStore& store, std::vector<std::vector<Upda
     most = std::max(most, ballots_[i].words.elements());
   }
   if (job.votes.column) transport_ = make_vote_transport(job.backend, *job.votes.column.group, job.options.vote_transport, most);
+  if (transport_) observer_.set_transport(name_of(transport_->kind()));
   first_bad_ = job.backend.allocate(Shape{1}, DType::int64, MemoryCategory::workspace, "first parameter that is not finite");
   std::vector<size_t> by_name(job.inventory().parameters().size());
   std::iota(by_name.begin(), by_name.end(), size_t{0});
@@ -97,11 +99,13 @@ void VoteStep::pack(const Ballot& ballot, std::span<const StepValues> values) {
   }
 }
 
-void VoteStep::run(std::span<const StepValues> values) {
+void VoteStep::run(std::span<const StepValues> values, bool observe) {
+  if (observe) observer_.begin();
   for (Ballot& ballot : ballots_) {
     {
       const TraceSpan span(job_.options.trace, "compute", "update", "local halves");
       pack(ballot, values);
+      if (observe) observer_.take(ballot.targets, votes_);
     }
     if (ballot.words.elements() == 0 || !transport_) continue;
     const int64_t step = values[static_cast<size_t>(rule_)].step;
@@ -113,6 +117,7 @@ void VoteStep::run(std::span<const StepValues> values) {
     ballot.counted = Event();
   }
   require_finite();
+  if (observe) observer_.compare(votes_);
 }
 
 // Every worker of a shard has the same header after the vote; shards tell each other what they found.
@@ -145,7 +150,5 @@ void VoteStep::require_finite() {
                             " holds NaN or Inf although its gradient is finite: its momentum or its orthogonalisation has overflowed. No ",
                             "parameter was changed; resume from the last checkpoint with a lower learning rate, or with clipping"));
 }
-
-std::string VoteStep::transport() const { return transport_ ? std::string(name_of(transport_->kind())) : std::string(); }
 
 }  // namespace dmuon

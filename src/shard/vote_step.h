@@ -11,6 +11,7 @@
 #include "dmuon/comm/vote.h"
 #include "shard/unit_store.h"
 #include "shard/update_call.h"
+#include "shard/vote_observer.h"
 
 namespace dmuon {
 
@@ -21,12 +22,15 @@ class VoteStep {
 
   bool any() const { return any_; }  // does any rank of the job vote on anything
   // After prepare() of the rules: everything up to the agreed signs. Collective, blocks. NumericalError naming the first
-  // parameter whose message is not finite on any worker; masters have not changed then.
-  void run(std::span<const StepValues> values);
+  // parameter whose message is not finite on any worker; masters have not changed then. With `observe` the same on every rank, observed()
+  // tells of this update once finish() was called after it.
+  void run(std::span<const StepValues> values, bool observe);
+  void finish(bool observe) {
+    if (observe) observer_.finish();
+  }
+  const VoteReport& observed() const { return observer_.report(); }
   // What was agreed on for a target of UnitStore; undefined for those of other rules.
   const SignVote& vote_of(size_t target) const { return votes_[target]; }
-  // "": nothing moves.
-  std::string transport() const;
 
  private:
   // What travels together: [headers of all pieces | signs of all pieces].
@@ -46,6 +50,7 @@ class VoteStep {
   std::vector<Ballot> ballots_;
   std::vector<SignVote> votes_;  // by target
   std::unique_ptr<VoteTransport> transport_;
+  VoteObserver observer_;
   Tensor first_bad_;                 // int64 [1]
   std::vector<int64_t> name_place_;  // by parameter: its place in the order of names
   int rule_ = -1;                    // whose step breaks ties
