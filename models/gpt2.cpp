@@ -11,7 +11,7 @@ Gpt2::Gpt2(const Gpt2Settings& settings) : settings_(settings) {
   const int64_t width = settings.width;
   const int64_t vocabulary = settings.padded_vocabulary();
   const double deviation = settings.initializer_deviation;
-  const double residual_deviation = deviation / std::sqrt(2.0 * static_cast<double>(settings.layers));
+  const double residual_divisor = std::sqrt(2.0 * static_cast<double>(settings.layers));
 
   if (settings.tied_head) token_unit_ = inventory_.add_unit("token_embedding", true);
   embedding_unit_ = inventory_.add_unit("embedding");
@@ -30,17 +30,18 @@ Gpt2::Gpt2(const Gpt2Settings& settings) : settings_(settings) {
     const auto norm = [&](const char* part) {
       return NormalizationLayer::declare(inventory_, block.unit, name + part, width, settings.bias, settings.normalization);
     };
-    const auto layer = [&](const char* part, int64_t out, int64_t in, double spread) {
-      return LinearLayer::declare(inventory_, block.unit, name + part, out, in, settings.bias, spread);
+    const auto layer = [&](const char* part, int64_t out, int64_t in, double divisor) {
+      const double spread = settings.initializer == MatrixInitializer::fan_in ? 1.0 / std::sqrt(static_cast<double>(in)) : deviation;
+      return LinearLayer::declare(inventory_, block.unit, name + part, out, in, settings.bias, spread / divisor);
     };
     block.attention_norm = norm(".attention_norm");
-    block.query = layer(".attention.query", width, width, deviation);
-    block.key = layer(".attention.key", width, width, deviation);
-    block.value = layer(".attention.value", width, width, deviation);
-    block.output = layer(".attention.output", width, width, residual_deviation);
+    block.query = layer(".attention.query", width, width, 1.0);
+    block.key = layer(".attention.key", width, width, 1.0);
+    block.value = layer(".attention.value", width, width, 1.0);
+    block.output = layer(".attention.output", width, width, residual_divisor);
     block.mlp_norm = norm(".mlp_norm");
-    block.up = layer(".mlp.up", 4 * width, width, deviation);
-    block.down = layer(".mlp.down", width, 4 * width, residual_deviation);
+    block.up = layer(".mlp.up", 4 * width, width, 1.0);
+    block.down = layer(".mlp.down", width, 4 * width, residual_divisor);
     blocks_.push_back(std::move(block));
   }
 

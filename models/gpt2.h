@@ -20,6 +20,13 @@
 
 namespace dmuon {
 
+// Standard deviation of the initial weights of a layer with `in` inputs; projections that write to the residual stream divide
+// it by sqrt(2 layers). Embeddings and head always have initializer_deviation.
+enum class MatrixInitializer : uint8_t {
+  fixed,  // initializer_deviation
+  fan_in  // 1 / sqrt(in): outputs of about the size of the inputs at any width
+};
+
 struct Gpt2Settings {
   int64_t layers = 12;
   int64_t heads = 12;
@@ -32,6 +39,7 @@ struct Gpt2Settings {
   bool tied_head = true;
   bool bias = true;
   double dropout = 0.0;  // of the embedding, the attention probabilities and both branches
+  MatrixInitializer initializer = MatrixInitializer::fixed;
   double initializer_deviation = 0.02;
 
   // From the resolved "model" object; absent keys keep their defaults. ConfigError names the key, or the keys that do

@@ -53,6 +53,8 @@ Gpt2Settings Gpt2Settings::from_json(const Json& json) {
   if (const Json* value = json.find("tied_head")) s.tied_head = value->as_bool();
   if (const Json* value = json.find("bias")) s.bias = value->as_bool();
   s.dropout = number_in(json, "dropout", s.dropout, 0.0, 1.0);
+  s.initializer = one_of<MatrixInitializer>(json, "initializer", s.initializer,
+                                            {{"fixed", MatrixInitializer::fixed}, {"fan_in", MatrixInitializer::fan_in}});
   s.initializer_deviation = number_in(json, "initializer_deviation", s.initializer_deviation, 0.0, 1e6);
   if (s.width % s.heads != 0) throw ConfigError(text("model.heads = ", s.heads, " must divide model.width = ", s.width));
   return s;

@@ -43,8 +43,12 @@ Rows model_rows() {
       DMUON_KEY("model.tied_head", model.tied_head, any(), "Whether the head shares the token embedding."),
       DMUON_KEY("model.bias", model.bias, any(), "Whether linear layers and LayerNorms have biases."),
       DMUON_KEY("model.dropout", model.dropout, below_one(), "Dropout probability of embeddings, attention and residual branches."),
+      DMUON_KEY(
+          "model.initializer", model.initializer, one_of({"fixed", "fan_in"}),
+          "Standard deviation of a matrix's initial weights: model.initializer_deviation, or 1/sqrt(its inputs); residual projections "
+          "divide it by sqrt(2 layers)."),
       DMUON_KEY("model.initializer_deviation", model.initializer_deviation, between(0, 10),
-                "Standard deviation of initial weights; residual projections divide it by sqrt(2 layers)."),
+                "Standard deviation of initial embeddings and heads and, with initializer fixed, of matrices."),
   };
 }
 

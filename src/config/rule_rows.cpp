@@ -77,7 +77,7 @@ Rows muon_rows() {
       DMUON_RULE_KEY("epsilon_mode", epsilon_mode, muon(one_of({"add", "clamp", "scaled"})),
                      "Divisor: norm + epsilon, max(norm, epsilon), or norm x normalization_safety + epsilon."),
       DMUON_RULE_KEY("normalization_safety", normalization_safety, muon(between(1, 2)), "Factor on the norm in epsilon_mode scaled."),
-      DMUON_RULE_KEY("normalization", normalization, only_for({"sign_muon"}, one_of({"frobenius", "spectral"})),
+      DMUON_RULE_KEY("normalization", normalization, muon(one_of({"frobenius", "spectral"})),
                      "Norm that the iteration divides by: Frobenius, or the largest singular value by power iteration (times 1.01)."),
       DMUON_RULE_KEY("scale", scale, only_for({"muon"}, one_of({"original", "match_rms", "spectral", "spectral_ratio", "none"})),
                      "Factor on the update of an r x c matrix: sqrt(max(1, r/c)), 0.2 sqrt(max(r, c)), sqrt(max(r, c)), sqrt(r/c), or 1."),

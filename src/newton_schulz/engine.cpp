@@ -7,6 +7,7 @@
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
 #include "newton_schulz/products.h"
+#include "newton_schulz/spectral_norm.h"
 
 namespace dmuon {
 namespace {
@@ -36,29 +37,27 @@ std::vector<double> read_sums(Backend& backend, Stream& stream, const Tensor& su
   return totals;
 }
 
-// What X is multiplied by before the first iteration. A norm far from 1 is first brought near 1 by an exact power of two
-// in place, because the products square their operands.
-double normalization_scale(Backend& backend, Stream& stream, const NewtonSchulzSpecification& specification, const Tensor& matrix,
-                           double sum_of_squares) {
-  const double norm = std::sqrt(sum_of_squares);
-  double scale = 0.0;
+// 1 / norm, kept finite as the specification says.
+double reciprocal(const NewtonSchulzSpecification& specification, double norm) {
   switch (specification.epsilon_mode) {
     case EpsilonMode::add:
-      scale = 1.0 / (norm + specification.epsilon);
-      break;
+      return 1.0 / (norm + specification.epsilon);
     case EpsilonMode::clamp:
-      scale = 1.0 / std::max(norm, specification.epsilon);
-      break;
+      return 1.0 / std::max(norm, specification.epsilon);
     case EpsilonMode::scaled:
-      scale = 1.0 / (norm * specification.safety + specification.epsilon);
-      break;
+      return 1.0 / (norm * specification.safety + specification.epsilon);
   }
-  if (norm == 0.0) return 1.0;                   // X is zero and stays zero
-  if (!std::isfinite(norm)) return norm - norm;  // NaN: the result is not finite, and the guard says so
+  return 1.0;
+}
+
+// Multiplies a matrix whose norm is far from 1 by an exact power of two that brings it near 1, because the products square
+// their operands; the exponent of the inverse.
+int bring_near_one(Backend& backend, Stream& stream, const Tensor& matrix, double norm) {
+  if (norm == 0.0 || !std::isfinite(norm)) return 0;
   int exponent = 0;
   std::frexp(norm, &exponent);
   exponent = std::clamp(exponent, -126, 126);  // the power of two and its inverse stay normal float32 numbers
-  if (std::abs(exponent) <= largest_plain_exponent) return scale;
+  if (std::abs(exponent) <= largest_plain_exponent) return 0;
   const Tensor scaled = backend.allocate(matrix.shape(), matrix.dtype(), MemoryCategory::workspace, "Newton-Schulz");
   ScaledAdd arguments;
   arguments.x = matrix;
@@ -67,7 +66,33 @@ double normalization_scale(Backend& backend, Stream& stream, const NewtonSchulzS
   arguments.accumulate = false;
   backend.activation().scaled_add(stream, arguments);
   backend.copy(stream, scaled, matrix);
-  return std::ldexp(scale, exponent);
+  return exponent;
+}
+
+// What each X is multiplied by before the first iteration. `scratch`: buffers of the matrices' shape.
+std::vector<double> normalization_scales(Backend& backend, Stream& stream, const NewtonSchulzSpecification& specification,
+                                         const NewtonSchulzSchedule& schedule, const Matrices& x, const std::vector<double>& square_sums,
+                                         const Matrices& scratch) {
+  std::vector<double> norms, scales, to_frobenius;
+  std::vector<int> exponents;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double norm = std::sqrt(square_sums[i]);
+    norms.push_back(norm);
+    exponents.push_back(bring_near_one(backend, stream, x[i], norm));
+    const auto scale = [&](double inverse) {
+      if (norm == 0.0) return 1.0;                   // X is zero and stays zero
+      if (!std::isfinite(norm)) return norm - norm;  // NaN: the result is not finite, and the guard says so
+      return std::ldexp(inverse, exponents[i]);
+    };
+    scales.push_back(scale(reciprocal(specification, norm)));
+    to_frobenius.push_back(scale(1.0 / norm));
+  }
+  if (specification.normalization != Normalization::spectral) return scales;
+  const std::vector<double> spectral = spectral_norms(backend, stream, schedule, x, to_frobenius, scratch, power_iteration_rounds);
+  for (size_t i = 0; i < x.size(); ++i)
+    if (spectral[i] > 0.0 && std::isfinite(spectral[i]))
+      scales[i] = std::ldexp(reciprocal(specification, power_iteration_safety * spectral[i] * norms[i]), exponents[i]);
+  return scales;
 }
 
 void check_arguments(std::span<const Tensor> matrices, const Tensor& square_sums) {
@@ -95,7 +120,8 @@ int64_t newton_schulz_workspace(const NewtonSchulzSpecification& specification, 
   const int64_t between = std::min<int64_t>(2, static_cast<int64_t>(schedule.segments.size()) - 1);
   const int64_t per_matrix = whole * size_of(dtype) + divide_up(whole, chunk) * size_of(DType::float64);
   const int64_t per_queue = ((schedule.gram ? 4 : 2) * square + between * whole) * size_of(dtype);
-  return count * per_matrix + std::min<int64_t>(queues, count) * per_queue;
+  const int64_t vectors = specification.normalization == Normalization::spectral ? 2 * schedule.short_side * size_of(dtype) : 0;
+  return count * (per_matrix + vectors) + std::min<int64_t>(queues, count) * per_queue;
 }
 
 NewtonSchulzResult NewtonSchulzEngine::orthogonalize(Stream& stream, const NewtonSchulzSpecification& specification,
@@ -111,11 +137,9 @@ NewtonSchulzResult NewtonSchulzEngine::orthogonalize(Stream& stream, const Newto
   const Tensor sums = square_sums.defined() ? square_sums : sums_tensor(backend_, x.size(), chunks);
   if (!square_sums.defined()) queue_sums(backend_, stream, x, sums);
   const std::vector<double> norms = read_sums(backend_, stream, sums);
-  std::vector<double> scales;
-  for (size_t i = 0; i < x.size(); ++i) scales.push_back(normalization_scale(backend_, stream, specification, x[i], norms[i]));
-
   Products products(backend_, schedule, static_cast<int64_t>(x.size()), queues, x.front().dtype());
   const Matrices other = products.results();
+  const std::vector<double> scales = normalization_scales(backend_, stream, specification, schedule, x, norms, other);
   NewtonSchulzResult result;
   result.matrices = (schedule.gram ? queue_gram : queue_direct)(products, schedule, x, other, scales);
   products.run(stream);  // and gives its scratch back

@@ -119,6 +119,7 @@ Json NewtonSchulzSpecification::description() const {
   result.set("epsilon_mode", name_of(epsilon_mode));
   result.set("normalization_epsilon", epsilon);
   result.set("normalization_safety", safety);
+  if (normalization != Normalization::frobenius) result.set("normalization", name_of(normalization));
   if (!measured_forms.empty()) result.set("measured_forms", to_json(measured_forms));
   return result;
 }
@@ -147,7 +148,13 @@ std::vector<MeasuredForm> measured_forms_from(const Json& json) {
 }
 
 double newton_schulz_flops(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns) {
-  return flops(resolve(specification, rows, columns));
+  const NewtonSchulzSchedule schedule = resolve(specification, rows, columns);
+  double total = flops(schedule);
+  if (specification.normalization == Normalization::spectral) {
+    const double n = static_cast<double>(schedule.short_side);
+    total += static_cast<double>(schedule.long_side) * n * n + 2.0 * power_iteration_rounds * n * n;
+  }
+  return total;
 }
 
 IterationForm newton_schulz_form(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns) {
@@ -170,6 +177,14 @@ IterationForm iteration_form_from_name(std::string_view name) {
   for (IterationForm form : {IterationForm::automatic, IterationForm::direct, IterationForm::gram})
     if (name_of(form) == name) return form;
   throw ConfigError(text("no Newton-Schulz form \"", name, "\"; there are auto, direct, gram"));
+}
+
+std::string_view name_of(Normalization normalization) { return normalization == Normalization::spectral ? "spectral" : "frobenius"; }
+
+Normalization normalization_from_name(std::string_view name) {
+  for (Normalization normalization : {Normalization::frobenius, Normalization::spectral})
+    if (name_of(normalization) == name) return normalization;
+  throw ConfigError(text("no Newton-Schulz normalization \"", name, "\"; there are frobenius, spectral"));
 }
 
 std::string_view name_of(EpsilonMode mode) {

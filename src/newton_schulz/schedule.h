@@ -9,6 +9,9 @@
 
 namespace dmuon {
 
+constexpr int power_iteration_rounds = 20;       // of Normalization::spectral
+constexpr double power_iteration_safety = 1.01;  // on its result, which is a bound from below
+
 struct NewtonSchulzSchedule {
   std::vector<std::array<double, 3>> rows;  // one per iteration
   std::vector<int> segments;                // Gram form: first iteration of each segment, starting with 0

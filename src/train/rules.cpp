@@ -28,6 +28,7 @@ void set_orthogonal_momentum(OrthogonalMomentumOptions& options, const RuleConfi
   options.newton_schulz.epsilon_mode = epsilon_mode_from_name(c.epsilon_mode);
   options.newton_schulz.epsilon = c.normalization_epsilon;
   options.newton_schulz.safety = c.normalization_safety;
+  options.newton_schulz.normalization = normalization_from_name(c.normalization);
 }
 
 std::unique_ptr<UpdateRule> make_muon_rule(const RuleConfiguration& c) {

@@ -2,6 +2,7 @@
 #include "dmuon/config/configuration.h"
 #include "dmuon/config/key_table.h"
 #include "dmuon/core/error.h"
+#include "dmuon/core/text.h"
 #include "support/catch.h"
 
 using namespace dmuon;
@@ -70,8 +71,15 @@ TEST_CASE("a preset fills only what is not written") {
 }
 
 TEST_CASE("the resolved form reads back to an equal configuration for every rule and preset") {
-  std::vector<std::string> matrices = {R"({"rule": "adamw"})", R"({"rule": "sgd", "momentum": 0.9, "nesterov": true})"};
-  for (const auto& preset : preset_names("muon")) matrices.push_back(R"({"rule": "muon", "restarts": [1, 3], "preset": ")" + preset + "\"}");
+  std::vector<std::string> matrices = {R"({"rule": "adamw"})",
+                                       R"({"rule": "sgd", "momentum": 0.9, "nesterov": true})",
+                                       R"({"rule": "sign_muon", "preset": "paper", "normalization": "spectral", "iterations": 1})",
+                                       R"({"rule": "sign_muon", "post_polar": true})",
+                                       R"({"rule": "signum", "momentum": 0, "rate_shape": "unit_gain"})",
+                                       R"({"rule": "sign_adam", "beta2": 0.99, "decay": "coupled"})",
+                                       R"({"rule": "lion", "rate_shape": "mup"})"};
+  for (const auto& preset : preset_names("muon"))
+    matrices.push_back(R"({"rule": "muon", "restarts": [1, 3], "preset": ")" + preset + "\"}");
   for (const auto& matrix : matrices) {
     const Configuration first =
         load_configuration("", {"optimizer.matrix=" + matrix,
@@ -81,6 +89,51 @@ TEST_CASE("the resolved form reads back to an equal configuration for every rule
     CHECK(configuration_hash(first) == configuration_hash(second));
     CHECK(to_json(first).dump() == to_json(second).dump());
   }
+}
+
+TEST_CASE("rules with a vote: defaults, presets and the rules that have them") {
+  const auto matrix = [](const std::string& rule) {
+    return parse_configuration("{\"optimizer\": {\"matrix\": " + rule + "}}", "t").optimizer.matrix;
+  };
+  const RuleConfiguration sign_muon = matrix(R"({"rule": "sign_muon"})");
+  CHECK(sign_muon.preset == "custom");
+  CHECK(sign_muon.learning_rate == 1e-3);
+  CHECK(sign_muon.momentum == 0.9);
+  CHECK_FALSE(sign_muon.nesterov);
+  CHECK(sign_muon.momentum_form == "lerp");
+  CHECK(sign_muon.coefficients == "keller5");
+  CHECK(sign_muon.normalization == "frobenius");
+  CHECK(sign_muon.normalization_epsilon == 0.0);
+  CHECK(sign_muon.weight_decay == 0.0);
+  CHECK(sign_muon.decay == "decoupled");
+  CHECK(sign_muon.rate_shape == "none");
+  CHECK_FALSE(sign_muon.post_polar);
+  CHECK(matrix(R"({"rule": "sign_muon", "preset": "paper"})").decay == "coupled");
+  CHECK(matrix(R"({"rule": "sign_muon", "preset": "paper", "decay": "decoupled"})").decay == "decoupled");
+  for (const char* rule : {"sign_muon", "signum", "sign_adam", "lion"}) {
+    CHECK(rule_votes(rule));
+    CHECK(rule_defaults(rule).learning_rate <= 1e-3);
+    CHECK(rule_defaults(rule).weight_decay == 0.0);
+  }
+  CHECK(rule_defaults("lion").beta2 == 0.99);
+  for (const char* rule : {"adamw", "sgd", "muon"}) CHECK_FALSE(rule_votes(rule));
+  CHECK_THROWS_AS(rule_defaults("sign_muon", "keller"), ConfigError);
+}
+
+TEST_CASE("a run with votes is told what its settings do not do") {
+  const auto notes = [](const std::string& matrix, double clip) {
+    return vote_notes(load_configuration("", {"optimizer.matrix=" + matrix, text("training.gradient_clip=", clip)}));
+  };
+  CHECK(notes(R"({"rule": "muon"})", 1.0).empty());
+  CHECK(notes(R"({"rule": "sign_muon"})", 0.0).empty());
+  const auto clipped = notes(R"({"rule": "sign_muon"})", 1.0);
+  REQUIRE(clipped.size() == 1);
+  CHECK_THAT(clipped[0], Catch::Contains("training.gradient_clip = 1") && Catch::Contains("momentum"));
+  const auto paper = notes(R"({"rule": "sign_muon", "preset": "paper", "weight_decay": 0.1, "learning_rate": 0.05})", 0.0);
+  REQUIRE(paper.size() == 2);
+  CHECK_THAT(paper[0], Catch::Contains("optimizer.matrix.decay = \"coupled\""));
+  CHECK_THAT(paper[1], Catch::Contains("optimizer.matrix.learning_rate = 0.05"));
+  CHECK(notes(R"({"rule": "sign_muon", "post_polar": true, "learning_rate": 0.05})", 0.0).empty());
 }
 
 TEST_CASE("the resolved form has every key that applies, in the order of the table") {

@@ -140,6 +140,34 @@ TEST_CASE("distribution: every key refuses what it cannot mean") {
   CHECK_THAT(error_of(R"({"tuning": {"cache_directory": 3}})"), Contains("tuning.cache_directory"));
 }
 
+TEST_CASE("votes: what they cannot be joined with is refused with the remedy") {
+  const auto with = [](const std::string& matrix, const std::string& distribution) {
+    return error_of(R"({"optimizer": {"matrix": )" + matrix + R"(}, "distribution": )" + distribution + "}");
+  };
+  const std::string sign_muon = R"({"rule": "sign_muon"})";
+  CHECK(with(sign_muon, "{}") == "no error");
+  for (const char* method : {"gather", "replicated"})
+    CHECK_THAT(with(sign_muon, text(R"({"method": ")", method, R"("})")),
+               Contains(text("distribution.method = \"", method, "\"")) && Contains("choose \"owner\""));
+  for (const char* stages : {R"({"stage": 3})", R"({"unit_stages": ["blocks.*=3"]})"})
+    CHECK_THAT(with(sign_muon, stages), Contains("distribution.stage = 3") && Contains("distribution.replicas"));
+  CHECK(with(sign_muon, R"({"stage": 3, "replicas": 2})") == "no error");
+  CHECK(with(R"({"rule": "muon"})", R"({"stage": 3})") == "no error");
+  CHECK_THAT(error_of(R"({"optimizer": {"overrides": [{"match": "head*", "rule": "signum"}]}, "distribution": {"method": "gather"}})"),
+             Contains("distribution.method = \"gather\""));
+  CHECK_THAT(with(sign_muon, R"({"vote_transport": "int8"})"), Contains("distribution.vote_transport") && Contains("int8_sum"));
+  CHECK_THAT(with(R"({"rule": "sign_muon", "post_polar": true, "rate_shape": "mup"})", "{}"),
+             Contains("optimizer.matrix.post_polar = true") && Contains("rate_shape"));
+  CHECK_THAT(with(R"({"rule": "signum", "post_polar": true})", "{}"), Contains("post_polar") && Contains("sign_muon"));
+  CHECK_THAT(with(R"({"rule": "sign_muon", "preset": "keller"})", "{}"), Contains("optimizer.matrix.preset") && Contains("custom, paper"));
+  CHECK_THAT(with(R"({"rule": "muon", "preset": "paper"})", "{}"), Contains("optimizer.matrix.preset") && Contains("moonlight"));
+  CHECK_THAT(with(R"({"rule": "muon", "decay": "coupled"})", "{}"), Contains("optimizer.matrix.decay") && Contains("lion"));
+  CHECK_THAT(with(R"({"rule": "sign_muon", "scale": "spectral"})", "{}"), Contains("optimizer.matrix.scale"));
+  CHECK_THAT(error_of(R"({"optimizer": {"auxiliary": {"rule": "sign_muon"}}})"),
+             Contains("optimizer.auxiliary.rule") && Contains("signum"));
+  CHECK(error_of(R"({"optimizer": {"matrix": {"rule": "sign_muon"}, "auxiliary": {"rule": "signum"}}})") == "no error");
+}
+
 TEST_CASE("all errors of file and overrides are listed at once") {
   const std::string message =
       error_of(R"({"model": {"layres": 1, "heads": 0}, "seed": -1, "nmae": "x"})", {"training.stpes=3", "logging.level=loud"});

@@ -67,6 +67,37 @@ TEST_CASE("gradients of every variant equal finite differences") {
   }
 }
 
+TEST_CASE("initializer fan_in gives matrices 1/sqrt(inputs), embeddings and head the deviation") {
+  const auto backend = reference_backend();
+  const Json settings =
+      with(tiny_settings(), {{"width", 32}, {"tied_head", false}, {"initializer_deviation", 0.02}, {"vocabulary_size", 64}});
+  const auto deviations = [&](const char* initializer) {
+    std::map<std::string, double> result;
+    Instance instance(*backend, with(settings, {{"initializer", initializer}}), DType::float64, false);
+    for (const ParameterDeclaration& parameter : instance.model->inventory().parameters()) {
+      const std::vector<double> values = to_doubles(*backend, parameter.state->value);
+      double squares = 0;
+      for (const double value : values) squares += value * value;
+      result[parameter.name] = std::sqrt(squares / static_cast<double>(values.size()));
+    }
+    return result;
+  };
+  const auto fan_in = deviations("fan_in"), fixed = deviations("fixed");
+  const double root = std::sqrt(32.0);
+  CHECK(fan_in.at("blocks.1.attention.query.weight") == Approx(1 / root).epsilon(0.1));
+  CHECK(fan_in.at("blocks.0.mlp.up.weight") == Approx(1 / root).epsilon(0.1));
+  CHECK(fan_in.at("blocks.0.attention.output.weight") == Approx(1 / root / 2).epsilon(0.1));  // 2 layers: sqrt(2 x 2) = 2
+  CHECK(fan_in.at("blocks.1.mlp.down.weight") == Approx(1 / (2 * root) / 2).epsilon(0.1));    // 4 x 32 inputs
+  CHECK(fixed.at("blocks.1.attention.query.weight") == Approx(0.02).epsilon(0.1));
+  CHECK(fixed.at("blocks.1.mlp.down.weight") == Approx(0.01).epsilon(0.1));
+  for (const char* name : {"embedding.token.weight", "embedding.position.weight", "head.weight"}) {
+    CHECK(fan_in.at(name) == Approx(0.02).epsilon(0.15));
+    CHECK(fan_in.at(name) == fixed.at(name));
+  }
+  CHECK_THROWS_WITH(make_model(with(settings, {{"initializer", "xavier"}})),
+                    Catch::Contains("model.initializer") && Catch::Contains("fan_in"));
+}
+
 TEST_CASE("GPT-2 124M counts its parameters and starts near ln V") {
   const auto model = make_model(parse_json(R"({"family": "gpt2"})", "124M"));
   CHECK(model->facts().parameters == 124'439'808);

@@ -27,6 +27,7 @@ struct ModelConfiguration {
   bool tied_head = true;
   bool bias = true;
   double dropout = 0.0;
+  std::string initializer = "fixed";
   double initializer_deviation = 0.02;
   bool operator==(const ModelConfiguration&) const = default;
 };

@@ -1,6 +1,7 @@
 // Orthogonalisation of matrices by Newton-Schulz iteration: X <- a X + b (X X^T) X + c (X X^T)^2 X for the rows (a, b, c)
-// of a coefficient set, on X / ||X||_F (Jordan et al., 2024; Gram form: Dao-AILab gram-newton-schulz, 2026). The singular
-// values of the result are newton_schulz_scalar_map of those of X / ||X||_F: near 1, not 1.
+// of a coefficient set, on X / ||X||_F (Jordan et al., 2024; Gram form: Dao-AILab gram-newton-schulz, 2026), or on X over its
+// largest singular value. The singular values of the result are newton_schulz_scalar_map of those of the normalised X: near
+// 1, not 1.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +32,15 @@ enum class EpsilonMode : uint8_t {
 std::string_view name_of(EpsilonMode mode);  // "add", "clamp", "scaled"
 EpsilonMode epsilon_mode_from_name(std::string_view name);
 
+// The norm that X is divided by.
+enum class Normalization : uint8_t {
+  frobenius,  // ||X||_F
+  spectral    // 1.01 times the largest singular value, by 20 rounds of power iteration from a fixed start: in a few
+              // iterations gets further, because singular values start near 1, not near 1/sqrt(rank)
+};
+std::string_view name_of(Normalization normalization);  // "frobenius", "spectral"
+Normalization normalization_from_name(std::string_view name);
+
 // A form that was measured to be the faster one for matrices of a shape.
 struct MeasuredForm {
   int64_t rows = 0, columns = 0;
@@ -46,6 +56,7 @@ struct NewtonSchulzSpecification {
   EpsilonMode epsilon_mode = EpsilonMode::clamp;
   double epsilon = 1e-15;
   double safety = 1.0;  // of EpsilonMode::scaled
+  Normalization normalization = Normalization::frobenius;
   // What `automatic` means for these shapes, instead of the fixed table. Changes bits, so it is part of description() and
   // has to be the same on all ranks and after a resume.
   std::vector<MeasuredForm> measured_forms;
@@ -96,7 +107,8 @@ struct NewtonSchulzResult {
 //
 // The guard reruns the direct form for each matrix whose Gram result is not finite or has ||O||_F^2 > 1.5 min(m, n). A
 // direct result that is not finite counts as well and stays as it is: input that was not finite is never silently
-// repaired. The host reads two small tensors per call, the norms and the guard's, and waits for the stream there.
+// repaired. The host reads two small tensors per call, the norms and the guard's, and waits for the stream there; the spectral norm
+// takes five more.
 // ShapeError for unequal shapes, a rank other than 2, or another dtype.
 class NewtonSchulzEngine {
  public:
