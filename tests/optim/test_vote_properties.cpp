@@ -136,7 +136,7 @@ TEST_CASE("without a gradient only the decoupled decay acts, exactly; coupled de
       workers.step(1, 0.25, {{Values(36, 0.0)}, {Values(36, 0.0)}});
       const Values after = workers.parameter(0);
       INFO(backend->name() << " " << rule.name);
-      for (size_t i = 0; i < before.size(); ++i) CHECK(after[i] == before[i] * 0.875);
+      for (size_t i = 0; i < before.size(); ++i) CHECK(after[i] == static_cast<double>(static_cast<float>(before[i] * 0.875)));
     }
     SignumOptions coupled;
     coupled.weight_decay = 0.5, coupled.decay = DecayMode::coupled;
