@@ -39,6 +39,7 @@ Benchmark weak_scaling_benchmark();
 Benchmark newton_schulz_benchmark();
 Benchmark newton_schulz_error_benchmark();
 Benchmark sign_kernels_benchmark();
+Benchmark sign_transport_benchmark();
 
 // Median and quartiles.
 struct Spread {

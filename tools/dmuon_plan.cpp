@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "comm/vote/prediction.h"
 #include "dmuon/core/error.h"
 #include "dmuon/core/file.h"
 #include "dmuon/core/text.h"
@@ -61,6 +62,56 @@ void declare(CLI::App& app, Arguments& a) {
   app.add_option("--plot", a.plot, "write tab-separated lines to this file, for scripts/plot_scaling.py");
 }
 
+// What `dmuon_plan votes` is asked for.
+struct VoteArguments {
+  int64_t parameters = 124'000'000, workers_per_node = 1;
+  std::vector<int64_t> workers{2, 4, 8, 16, 64, 256, 1024, 4096};
+  double latency_microseconds = 30, gigabits_per_second = 10, inside_latency_microseconds = 4, inside_gigabits_per_second = 1600;
+  std::string json;
+};
+
+CLI::App* declare(CLI::App& app, VoteArguments& a) {
+  CLI::App* votes = app.add_subcommand("votes", "predicts what a one-bit vote costs by every transport, beside all-reduces");
+  votes->add_option("--parameters", a.parameters, "elements voted on")
+      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000'000}))
+      ->capture_default_str();
+  votes->add_option("--workers", a.workers, "workers; several separated by commas")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  votes->add_option("--workers-per-node", a.workers_per_node, "workers that share the link of a node")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  votes->add_option("--latency-microseconds", a.latency_microseconds, "of a message between nodes")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  votes->add_option("--gigabits-per-second", a.gigabits_per_second, "of the link of a node, in each direction")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  votes->add_option("--inside-latency-microseconds", a.inside_latency_microseconds, "of a message inside a node")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  votes->add_option("--inside-gigabits-per-second", a.inside_gigabits_per_second, "of a worker to others of its node")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  votes->add_option("--json", a.json, "write the predictions to this file");
+  return votes;
+}
+
+int predict_votes(const VoteArguments& a) {
+  const auto link = [](double microseconds, double gigabits) { return dmuon::LinkCost{microseconds * 1e-6, 8e-9 / gigabits}; };
+  const dmuon::VotePredictionRequest request{a.parameters, a.workers, a.workers_per_node,
+                                             link(a.latency_microseconds, a.gigabits_per_second),
+                                             link(a.inside_latency_microseconds, a.inside_gigabits_per_second)};
+  std::printf("%s", dmuon::describe_votes(request).c_str());
+  if (!a.json.empty()) {
+    dmuon::Json document = dmuon::Json::object();
+    document.set("votes", dmuon::predict_votes(request));
+    dmuon::write_file_atomically(a.json, document.dump(2) + "\n");
+  }
+  return 0;
+}
+
 // What is planned: model, machine, and the options that hold for every number of ranks; nodes 0 fills the machine's.
 struct Job {
   dmuon::ModelInventory inventory;
@@ -113,14 +164,18 @@ int run(int argc, char** argv) {
       "Predicts who computes how long, what each rank holds and what each link carries:\n"
       "  dmuon_plan --inventory configs/inventories/wall-oss-0.5.json --hardware configs/hardware/a800.json --ranks 8,256\n"
       "  dmuon_plan --config configs/bench_gpt2_124m.json --ranks 4\n"
+      "  dmuon_plan votes --parameters 124000000 --workers 2,4,8,16\n"
       "Assumptions and a comparison with published measurements: docs/scaling.md");
   Arguments a;
   declare(app, a);
+  VoteArguments vote_arguments;
+  const CLI::App* votes = declare(app, vote_arguments);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& failure) {
     return app.exit(failure) == 0 ? 0 : static_cast<int>(dmuon::ExitCode::bad_input);
   }
+  if (votes->parsed()) return predict_votes(vote_arguments);
   const Job job = job_of(a);
   std::vector<dmuon::Simulation> simulations;
   for (const int ranks : a.ranks) {

@@ -65,14 +65,22 @@ struct VoteBytes {
   int64_t between = 0;
 };
 VoteBytes vote_bytes(VoteTransportKind kind, const VoteSize& size);
+// The mean of a worker, of any size.
+double vote_bytes_per_worker(VoteTransportKind kind, const VoteSize& size);
 double predicted_vote_seconds(VoteTransportKind kind, const VoteSize& size, const VoteLinks& links);
 
 // A ring or reduce-scatter and all-gather of `elements` of that many bytes: 2(M-1) latencies and 2(M-1)/M of the buffer.
 double all_reduce_bytes_per_rank(int64_t workers, int64_t elements, int64_t element_bytes);
 double predicted_all_reduce_seconds(int64_t workers, int64_t elements, int64_t element_bytes, const LinkCost& link);
 
+// The number of votes above which packed_scatter is predicted to beat packed_gather, 8·M·latency / (seconds_per_byte·(M - 2)):
+// infinite for two workers.
+double votes_where_scatter_pays(int64_t workers, const LinkCost& link);
+
 // Kinds that these workers can use, in the order of VoteTransportKind, without `automatic`: hierarchical only of at least two nodes.
 std::vector<VoteTransportKind> possible_vote_transports(const VoteSize& size);
+
+std::string vote_seconds_text(double seconds);  // "30 us", "1.2 ms", "8.33 s"
 
 struct VoteChoice {
   VoteTransportKind kind = VoteTransportKind::packed_gather;

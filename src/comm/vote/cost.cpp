@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include "dmuon/comm/vote_cost.h"
 #include "dmuon/core/checked.h"
@@ -29,12 +30,12 @@ double exchanges(int64_t steps, double bytes, const LinkCost& link) {
   return static_cast<double>(steps) * link.latency_seconds + bytes * link.seconds_per_byte;
 }
 
-std::string seconds_text(double seconds) {
+}  // namespace
+
+std::string vote_seconds_text(double seconds) {
   if (seconds < 1e-3) return text(format_number(seconds * 1e6, 0), " us");
   return seconds < 1 ? text(format_number(seconds * 1e3, 1), " ms") : text(format_number(seconds, 2), " s");
 }
-
-}  // namespace
 
 std::string_view name_of(VoteTransportKind kind) { return kind_names[static_cast<size_t>(kind)]; }
 
@@ -73,24 +74,35 @@ VoteBytes vote_bytes(VoteTransportKind kind, const VoteSize& size) {
   return {flat(m - 1), flat(m - g)};
 }
 
-double predicted_vote_seconds(VoteTransportKind kind, const VoteSize& size, const VoteLinks& links) {
+double vote_bytes_per_worker(VoteTransportKind kind, const VoteSize& size) {
   const int64_t m = size.workers;
   if (m < 2) return 0;
   const double bytes = 8.0 * static_cast<double>(size.words);
   switch (kind) {
     case VoteTransportKind::int8_sum:
-      return predicted_all_reduce_seconds(m, 64 * size.words, size_of(vote_sum_dtype(m)), links.all);
+      return all_reduce_bytes_per_rank(m, 64 * size.words, size_of(vote_sum_dtype(m)));
     case VoteTransportKind::packed_gather:
-      return exchanges(m - 1, static_cast<double>(m - 1) * bytes, links.all);
+      return static_cast<double>(m - 1) * bytes;
     case VoteTransportKind::hierarchical: {
       const int64_t h = size.nodes;
       const int64_t g = m / h;
-      const double between = share(h - 1, h) * (vote_count_bits(m, h) + 1) * bytes / static_cast<double>(g);
-      return exchanges(2 * (g - 1), 2 * share(g - 1, g) * bytes, links.inside) + exchanges(2 * (h - 1), between, links.between);
+      return 2 * share(g - 1, g) * bytes + share(h - 1, m) * (vote_count_bits(m, h) + 1) * bytes;
     }
     default:
-      return exchanges(2 * (m - 1), 2 * share(m - 1, m) * bytes, links.all);
+      return 2 * share(m - 1, m) * bytes;
   }
+}
+
+double predicted_vote_seconds(VoteTransportKind kind, const VoteSize& size, const VoteLinks& links) {
+  const int64_t m = size.workers;
+  if (m < 2) return 0;
+  const double bytes = vote_bytes_per_worker(kind, size);
+  if (kind == VoteTransportKind::packed_gather) return exchanges(m - 1, bytes, links.all);
+  if (kind != VoteTransportKind::hierarchical) return exchanges(2 * (m - 1), bytes, links.all);
+  const int64_t h = size.nodes;
+  const int64_t g = m / h;
+  const double inside = 2 * share(g - 1, g) * 8 * static_cast<double>(size.words);
+  return exchanges(2 * (g - 1), inside, links.inside) + exchanges(2 * (h - 1), bytes - inside, links.between);
 }
 
 double all_reduce_bytes_per_rank(int64_t workers, int64_t elements, int64_t element_bytes) {
@@ -99,6 +111,11 @@ double all_reduce_bytes_per_rank(int64_t workers, int64_t elements, int64_t elem
 
 double predicted_all_reduce_seconds(int64_t workers, int64_t elements, int64_t element_bytes, const LinkCost& link) {
   return exchanges(2 * std::max<int64_t>(workers - 1, 0), all_reduce_bytes_per_rank(workers, elements, element_bytes), link);
+}
+
+double votes_where_scatter_pays(int64_t workers, const LinkCost& link) {
+  if (workers < 3 || link.seconds_per_byte <= 0) return std::numeric_limits<double>::infinity();
+  return 8.0 * static_cast<double>(workers) * link.latency_seconds / (link.seconds_per_byte * static_cast<double>(workers - 2));
 }
 
 std::vector<VoteTransportKind> possible_vote_transports(const VoteSize& size) {
@@ -112,12 +129,12 @@ VoteChoice choose_vote_transport(const VoteSize& size, const VoteLinks& links) {
   struct Candidate {
     VoteTransportKind kind;
     double seconds;
-    int64_t bytes;
+    double bytes;
   };
   std::vector<Candidate> candidates;
   for (const VoteTransportKind kind : possible_vote_transports(size)) {
     if (kind == VoteTransportKind::hierarchical && size.workers == size.nodes) continue;
-    candidates.push_back({kind, predicted_vote_seconds(kind, size, links), vote_bytes(kind, size).total});
+    candidates.push_back({kind, predicted_vote_seconds(kind, size, links), vote_bytes_per_worker(kind, size)});
   }
   std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
     return a.seconds != b.seconds ? a.seconds < b.seconds : a.bytes < b.bytes;
@@ -125,12 +142,12 @@ VoteChoice choose_vote_transport(const VoteSize& size, const VoteLinks& links) {
   const Candidate& best = candidates.front();
   std::vector<std::string> others;
   for (size_t i = 1; i < candidates.size(); ++i)
-    others.push_back(text(name_of(candidates[i].kind), " ", seconds_text(candidates[i].seconds)));
+    others.push_back(text(name_of(candidates[i].kind), " ", vote_seconds_text(candidates[i].seconds)));
   const auto link_text = [](const LinkCost& link) {
-    return text(seconds_text(link.latency_seconds), " and ",
+    return text(vote_seconds_text(link.latency_seconds), " and ",
                 link.seconds_per_byte > 0 ? text(format_bytes(static_cast<int64_t>(1 / link.seconds_per_byte)), "/s") : "no limit");
   };
-  std::string reason = text(name_of(best.kind), ": ", seconds_text(best.seconds), " predicted (", join(others, ", "), ") for ",
+  std::string reason = text(name_of(best.kind), ": ", vote_seconds_text(best.seconds), " predicted (", join(others, ", "), ") for ",
                             size.workers, " workers, ", format_count(64 * size.words), " votes, ", link_text(links.all));
   if (candidates.size() > 3) reason += text(" (inside a node ", link_text(links.inside), ", between nodes ", link_text(links.between), ")");
   return {best.kind, std::move(reason)};
