@@ -127,17 +127,19 @@ void Reducer::bind(const Region& region) {
   }
 }
 
+void Reducer::enter_backward(int unit) {
+  for (const Region& region : job_.regions(unit)) open(region);
+}
+
 // Nothing is zeroed: the first contribution overwrites.
-void Reducer::open(int unit) {
-  for (const Region& region : job_.regions(unit)) {
-    RegionState& s = state(region);
-    if (s.kept || s.full.defined()) continue;
-    PoolBuffer& buffer = pool_[static_cast<size_t>(s.buffer)];
-    job_.wait(buffer.sent, "gradient buffer of", unit);
-    buffer.sent = Event();
-    s.full = buffer.memory.flat(0, region.elements);
-    bind(region);
-  }
+void Reducer::open(const Region& region) {
+  RegionState& s = state(region);
+  if (s.kept || s.full.defined()) return;
+  PoolBuffer& buffer = pool_[static_cast<size_t>(s.buffer)];
+  job_.wait(buffer.sent, "gradient buffer of", region.unit);
+  buffer.sent = Event();
+  s.full = buffer.memory.flat(0, region.elements);
+  bind(region);
 }
 
 void Reducer::leave_backward(int unit) {
@@ -181,7 +183,7 @@ void Reducer::complete(const Region& region) {
 
 void Reducer::reduce(const Region& region) {
   RegionState& s = state(region);
-  open(region.unit);
+  open(region);  // it alone: the unit's other region may be on its way already
   complete(region);
   s.reduced = true;
   if (!region.moves()) return;

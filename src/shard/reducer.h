@@ -20,7 +20,7 @@ class Reducer {
   // `micro_batches` where known: gradients that are kept then leave during the last one, otherwise in finish().
   void begin_step(int64_t micro_batches);
   void begin_micro_batch();
-  void enter_backward(int unit) { open(unit); }       // gives the unit's parameters somewhere to put gradients
+  void enter_backward(int unit);                      // gives the unit's parameters somewhere to put gradients
   void leave_backward(int unit);                      // the last use of the unit: it leaves as soon as its turn comes
   void pass_over(int unit) { leave_backward(unit); }  // a use that this rank does not run
   void end_micro_batch();
@@ -54,7 +54,7 @@ class Reducer {
   void keep(const Region& region);
   void make_pools(const UseOrder& order);
   void bind(const Region& region);
-  void open(int unit);
+  void open(const Region& region);
   void complete(const Region& region);
   void dispatch_ready();
   void reduce(const Region& region);
