@@ -130,25 +130,31 @@ void ShardJob::set_deadline(double seconds) {
 
 namespace {
 
-void add_traffic(TrafficBytes& sum, const Communicator* group) {
-  if (group == nullptr) return;
-  const TrafficBytes bytes = group->traffic();
+void add(TrafficBytes& sum, const TrafficBytes& bytes) {
   sum.inside += bytes.inside;
   sum.between += bytes.between;
+}
+
+void add_traffic(TrafficBytes& sum, const Level& level) {
+  if (level) add(sum, level.group->traffic());
 }
 
 }  // namespace
 
 TrafficBytes ShardJob::traffic() const {
   TrafficBytes sum;
-  for (const Level* level : levels()) add_traffic(sum, level->group.get());
-  add_traffic(sum, agreement.get());
+  for (const Level* level : {&gradients.shard, &gradients.column, &parameters.shard, &parameters.column}) add_traffic(sum, *level);
+  if (agreement) add(sum, agreement->traffic());
+  add(sum, vote_traffic());
   return sum;
 }
 
 TrafficBytes ShardJob::vote_traffic() const {
   TrafficBytes sum;
-  for (const Level* level : {&votes.shard, &votes.column}) add_traffic(sum, level->group.get());
+  add_traffic(sum, votes.shard);
+  add_traffic(sum, votes.column);
+  // That transport has groups of its own.
+  if (vote_transport && vote_transport->kind() == VoteTransportKind::hierarchical) add(sum, vote_transport->traffic());
   return sum;
 }
 

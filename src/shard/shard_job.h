@@ -10,6 +10,7 @@
 
 #include "dmuon/comm/communicator.h"
 #include "dmuon/comm/rank_grid.h"
+#include "dmuon/comm/vote.h"
 #include "dmuon/nn/model.h"
 #include "dmuon/optim/update_rule.h"
 #include "dmuon/plan/plan.h"
@@ -57,10 +58,11 @@ struct ShardJob {
   Plan plan, vote_plan;
   ShardedModelOptions options;
   RankGrid grid;
-  int shard = 0, replica = 0, slot = 0;     // of this rank
-  std::vector<UnitBuffer> buffers;          // by unit
-  Levels gradients, parameters, votes;      // votes: where rules agree by vote; column: the workers that vote on the same pieces
-  std::unique_ptr<Communicator> agreement;  // all ranks, on the stream of `gradients`; null where a level has them all
+  int shard = 0, replica = 0, slot = 0;           // of this rank
+  std::vector<UnitBuffer> buffers;                // by unit
+  Levels gradients, parameters, votes;            // votes: where rules agree by vote; column: the workers that vote on the same pieces
+  std::unique_ptr<VoteTransport> vote_transport;  // on votes.column; made by the vote step, lives as long as the streams' work
+  std::unique_ptr<Communicator> agreement;        // all ranks, on the stream of `gradients`; null where a level has them all
   ExposedSeconds exposed;
   double* phase = nullptr;  // where waiting is counted now
 

@@ -29,8 +29,13 @@ double operator_norm(const std::vector<float>& matrix, int64_t rows, int64_t col
     double left_square = 0.0;
     for (int64_t r = 0; r < rows; ++r) {
       const float* row = matrix.data() + r * columns;
+      std::array<float, 16> parts{};  // independent sums, for vector instructions
+      int64_t done = 0;
+      for (; done + 16 <= columns; done += 16)
+        for (size_t k = 0; k < 16; ++k) parts[k] += row[done + static_cast<int64_t>(k)] * right[static_cast<size_t>(done) + k];
       float left = 0.0f;
-      for (int64_t c = 0; c < columns; ++c) left += row[c] * right[static_cast<size_t>(c)];
+      for (; done < columns; ++done) left += row[done] * right[static_cast<size_t>(done)];
+      for (float part : parts) left += part;
       for (int64_t c = 0; c < columns; ++c) product[static_cast<size_t>(c)] += row[c] * left;
       left_square += static_cast<double>(left) * left;
     }

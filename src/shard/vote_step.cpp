@@ -46,8 +46,10 @@ VoteStep::VoteStep(ShardJob& job, UnitStore& store, std::vector<std::vector<Upda
     lay_out(ballots_[i], i);
     most = std::max(most, ballots_[i].words.elements());
   }
-  if (job.votes.column) transport_ = make_vote_transport(job.backend, *job.votes.column.group, job.options.vote_transport, most);
-  if (transport_) observer_.set_transport(name_of(transport_->kind()));
+  if (job.votes.column) {
+    job.vote_transport = make_vote_transport(job.backend, *job.votes.column.group, job.options.vote_transport, most);
+    observer_.set_transport(name_of(job.vote_transport->kind()));
+  }
   first_bad_ = job.backend.allocate(Shape{1}, DType::int64, MemoryCategory::workspace, "first parameter that is not finite");
   std::vector<size_t> by_name(job.inventory().parameters().size());
   std::iota(by_name.begin(), by_name.end(), size_t{0});
@@ -107,10 +109,11 @@ void VoteStep::run(std::span<const StepValues> values, bool observe) {
       pack(ballot, values);
       if (observe) observer_.take(ballot.targets, votes_);
     }
-    if (ballot.words.elements() == 0 || !transport_) continue;
+    if (ballot.words.elements() == 0 || !job_.vote_transport) continue;
     const int64_t step = values[static_cast<size_t>(rule_)].step;
-    ballot.counted = job_.start(job_.votes.column, job_.backend.compute_stream().record(), "vote", -1, ballot.words.bytes(),
-                                [&](Communicator&, Stream& stream) { transport_->vote(stream, ballot.words, ballot.header_words, step); });
+    ballot.counted =
+        job_.start(job_.votes.column, job_.backend.compute_stream().record(), "vote", -1, ballot.words.bytes(),
+                   [&](Communicator&, Stream& stream) { job_.vote_transport->vote(stream, ballot.words, ballot.header_words, step); });
   }
   for (Ballot& ballot : ballots_) {
     job_.wait(ballot.counted, "votes");

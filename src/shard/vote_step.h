@@ -8,7 +8,6 @@
 #include <span>
 #include <vector>
 
-#include "dmuon/comm/vote.h"
 #include "shard/unit_store.h"
 #include "shard/update_call.h"
 #include "shard/vote_observer.h"
@@ -49,7 +48,6 @@ class VoteStep {
   UnitStore& store_;
   std::vector<Ballot> ballots_;
   std::vector<SignVote> votes_;  // by target
-  std::unique_ptr<VoteTransport> transport_;
   VoteObserver observer_;
   Tensor first_bad_;                 // int64 [1]
   std::vector<int64_t> name_place_;  // by parameter: its place in the order of names

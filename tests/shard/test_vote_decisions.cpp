@@ -1,5 +1,8 @@
 // What ranks that vote decide together or refuse: messages that are not finite, replicas that differ, reports of votes,
 // options that votes cannot have, memory.
+#include <atomic>
+
+#include "dmuon/core/trace.h"
 #include "shard/vote_ranks.h"
 
 using namespace dmuon;
@@ -158,4 +161,52 @@ TEST_CASE("a pass without memory predicts what votes take") {
       }
       CHECK(real[MemoryCategory::communication].current > 0);
     }
+}
+
+TEST_CASE("without overlap one buffer of votes travels in a step, with it one for each window") {
+  for (bool overlap : {false, true}) {
+    VoteCase c = workers(2, Kind::signum);
+    c.options.overlap = overlap;
+    require_none(run_ranks(4, nodes_of(4, 2), [&](Communicator& world) {
+      Trace trace;
+      VoteCase traced = c;
+      traced.options.trace = &trace;
+      VoteJob job(world, traced);
+      job.run();
+      int64_t votes = 0;
+      for (const Trace::Span& span : trace.spans()) votes += span.name == "vote";
+      // Five units in windows of two, four steps.
+      if (votes != (overlap ? 3 : 1) * 4) throw ShapeError(text(votes, " votes with overlap ", overlap));
+    }));
+  }
+}
+
+TEST_CASE("traffic of votes counts the groups of every transport") {
+  for (VoteTransportKind kind : {VoteTransportKind::packed_gather, VoteTransportKind::packed_scatter, VoteTransportKind::hierarchical}) {
+    VoteCase c = workers(4, Kind::signum);
+    c.options.vote_transport = kind;
+    c.options.overlap = false;
+    std::atomic<int64_t> between = 0, total = 0, words = 0;
+    require_none(run_ranks(4, nodes_of(4, 2), [&](Communicator& world) {
+      VoteJob job(world, c);
+      const TrafficBytes before = job.sharded().vote_traffic(), all_before = job.sharded().traffic();
+      job.run_step(1);
+      job.sharded().wait_for_parameters();
+      const TrafficBytes after = job.sharded().vote_traffic(), all_after = job.sharded().traffic();
+      between += after.between - before.between;
+      total += after.inside + after.between - before.inside - before.between;
+      if (all_after.between - all_before.between < after.between - before.between) throw ShapeError("votes are not part of all traffic");
+      if (world.rank() > 0) return;
+      for (const HeldPiece& held : job.sharded().held()) {
+        if (!held.vote) continue;
+        const Shape& shape = job.sharded().inventory().parameters()[static_cast<size_t>(held.piece.tensor)].shape;
+        SignSegments segments{held.piece.first, held.piece.count, shape.elements() / (shape.rank() > 1 ? shape[0] : 1), vote_cut_elements};
+        words += sign_words(held.piece.count) + sign_header_words(segments);
+      }
+    }));
+    const VoteBytes expected = vote_bytes(kind, {4, 2, words});
+    INFO(name_of(kind));
+    CHECK(total == expected.total);
+    CHECK(between == expected.between);
+  }
 }
