@@ -136,6 +136,16 @@ TEST_CASE("collectives that start late change no votes") {
         seed));
 }
 
+TEST_CASE("units with both kinds of tensors reduce each kind in its own time") {
+  for (int stage : {2, 3}) {
+    VoteCase c = workers(2, Kind::mean);  // two regions in every block
+    c.options.stage = stage;
+    c.options.outstanding_reduces = 0;  // few buffers, soon used again
+    const uint64_t expected = train(4, c, 3, 0.1, true, 2);
+    for (uint64_t seed : {1, 2}) CHECK(train(4, c, 3, 0.1, false, 2, seed) == expected);
+  }
+}
+
 TEST_CASE("rows that no worker uses only decay") {
   VoteCase c = workers(2, Kind::signum);
   c.steps = 3;  // signs of an odd number of steps do not cancel

@@ -87,9 +87,12 @@ struct TrainRank {
 };
 
 // The hash of rank 0 after training.
-inline uint64_t train(int ranks, const VoteCase& c, int64_t steps, double scale, bool shared_memory = true, int64_t micro_batches = 1) {
+inline uint64_t train(int ranks, const VoteCase& c, int64_t steps, double scale, bool shared_memory = true, int64_t micro_batches = 1,
+                      uint64_t delay_seed = 0) {
   uint64_t hash = 0;
-  require_none(run_ranks(ranks, nodes_of(ranks, c.options.replicas, shared_memory), [&](Communicator& world) {
+  require_none(run_ranks(ranks, nodes_of(ranks, c.options.replicas, shared_memory), [&](Communicator& ranks_world) {
+    DelayedCommunicator delayed(ranks_world, delay_seed);
+    Communicator& world = delay_seed > 0 ? delayed : ranks_world;
     TrainRank rank(world, c);
     for (int64_t step = 1; step <= steps; ++step) {
       rank.step(world.rank(), step, scale, c.clip, micro_batches);
