@@ -77,23 +77,26 @@ small_arms() {
   arm lion 4 "$(matrix lion 1e-3)"
 }
 
-# Rates and schedules of configs/nanogpt_shakespeare_cpu_*.json; the votes take the schedule of Muon and rates of the small model.
+# Rates, schedules and clipping of configs/nanogpt_shakespeare_cpu_*.json; votes take Muon's schedule, and no clipping.
 nanogpt_arms() {
   schedule='"schedule": {"type": "linear", "warmup_steps": 50}'
   local auxiliary
   auxiliary=$(rule auxiliary adamw 3e-3 '"weight_decay": 0, "beta2": 0.99')
-  arm sign_muon 4 "$auxiliary" "$(matrix sign_muon 2e-3)"
-  arm muon 4 "$auxiliary" "$(matrix muon 0.02)"
+  arm sign_muon 4 "$auxiliary" "$(matrix sign_muon 1e-3)"
+  arm muon 4 "$auxiliary" "$(matrix muon 0.02)" training.gradient_clip=1
   arm signsgd_1e-3 4 "$auxiliary" "$(matrix signum 1e-3)"
-  arm sign_adam 4 "$auxiliary" "$(matrix sign_adam 2e-3)"
+  arm sign_adam 4 "$auxiliary" "$(matrix sign_adam 1e-3)"
   schedule='"schedule": {"type": "cosine", "warmup_steps": 100, "final_fraction": 0.1}'
   local adamw='"weight_decay": 0.1, "beta2": 0.99'
-  arm adamw 4 "$(rule auxiliary adamw 1e-3 "$adamw")" "$(matrix adamw 1e-3 "$adamw")"
+  arm adamw 4 "$(rule auxiliary adamw 1e-3 "$adamw")" "$(matrix adamw 1e-3 "$adamw")" training.gradient_clip=1
+  schedule='"schedule": {"type": "linear", "warmup_steps": 50}'
+  arm sign_muon_2e-3 4 "$auxiliary" "$(matrix sign_muon 2e-3)"
+  arm signsgd_5e-4 4 "$auxiliary" "$(matrix signum 5e-4)"
 }
 
 case $recipe in
-  small) config=$root/configs/quality_char_gpt.json; small_arms ;;
-  nanogpt) config=$root/configs/nanogpt_shakespeare_cpu_muon.json; nanogpt_arms ;;
+  small) config=$root/configs/sign_muon_shakespeare.json; small_arms ;;
+  nanogpt) config=$root/configs/sign_muon_nanogpt_shakespeare.json; nanogpt_arms ;;
   *) usage ;;
 esac
 ((${#names[@]})) || { echo "sign_muon_quality.sh: no arm matches \"$pattern\"; see --list" >&2; exit 2; }
@@ -114,6 +117,7 @@ for seed in $seeds; do
     mapfile -t keys <<<"${settings[i]}"
     arguments=(--config "$config" --set "seed=$seed" --set "output=$run" --set "data.train=[\"$data/tinyshakespeare.txt\"]"
       --set sample.tokens=0 --set checkpoint.at_end=false)
+    [[ $recipe == small ]] && arguments+=(--set evaluation.interval=50 --set evaluation.batch_size=16 --set evaluation.maximum_tokens=24576)
     [[ -n $steps ]] && arguments+=(--set "training.steps=$steps")
     for key in "${keys[@]}"; do arguments+=(--set "$key"); done
     start=$SECONDS
