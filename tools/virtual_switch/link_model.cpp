@@ -13,9 +13,9 @@ int64_t LinkModel::serialisation(const Port& port, int64_t bytes) {
   return static_cast<int64_t>(8e9 * static_cast<double>(bytes) / static_cast<double>(port.bits_per_second));
 }
 
-int64_t LinkModel::send(int port, int64_t bytes, int64_t now) {
+int64_t LinkModel::send(int port, int64_t bytes, int64_t ready) {
   Port& from = ports_[static_cast<size_t>(port)];
-  from.sent = std::max(from.sent, now) + serialisation(from, bytes);
+  from.sent = std::max(from.sent, ready) + serialisation(from, bytes);
   return from.sent;
 }
 
@@ -28,7 +28,5 @@ std::optional<int64_t> LinkModel::receive(int from, int to, int64_t bytes, int64
   port.arrived = std::max(port.arrived, port.received + delay_);  // a delay that became shorter reorders nothing
   return port.arrived;
 }
-
-int64_t LinkModel::backlog(int port, int64_t now) const { return std::max<int64_t>(0, ports_[static_cast<size_t>(port)].sent - now); }
 
 }  // namespace dmuon::virtual_switch

@@ -19,13 +19,12 @@ class LinkModel {
   // One way between any two ports, from the last bit sent to the last bit received at equal rates.
   void set_delay(int64_t nanoseconds) { delay_ = nanoseconds; }
 
-  // A frame of `bytes` leaves a node at `now`, or once the frames before it have left. Returns when its last bit has.
-  int64_t send(int port, int64_t bytes, int64_t now);
-  // The frame that `send` returned `sent` for reaches a receiver. Returns when its last bit has arrived there, never before
-  // an earlier frame's; nothing if it is dropped. Bits flow through: equal rates cost no second serialisation.
+  // A node starts to send a frame of `bytes` at `ready`, or once the frame before it has left. Returns when its last bit has.
+  int64_t send(int port, int64_t bytes, int64_t ready);
+  // The frame that `send` returned `sent` for reaches a receiver; frames are handed over in the order of `sent`. Returns when its last bit
+  // has arrived there, never before an earlier frame's; nothing if it is dropped. Bits flow through: equal rates cost no second
+  // serialisation.
   std::optional<int64_t> receive(int from, int to, int64_t bytes, int64_t sent);
-  // How long a frame that is sent now waits for frames of the same node.
-  int64_t backlog(int port, int64_t now) const;
 
  private:
   struct Port {

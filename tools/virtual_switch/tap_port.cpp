@@ -77,4 +77,15 @@ Addresses addresses_of(std::span<const std::byte> frame) {
   return {.destination = number(0), .source = number(6), .to_group = (frame[kFrameHeader] & std::byte{1}) != std::byte{0}};
 }
 
+bool is_acknowledgement(std::span<const std::byte> frame) {
+  const auto packet = frame.subspan(kFrameHeader);
+  const auto byte = [&](size_t offset) { return std::to_integer<size_t>(packet[offset]); };
+  constexpr size_t ip = kEthernetHeader, shortest = kEthernetHeader + 20 + 20;
+  if (packet.size() < shortest || byte(12) != 0x08 || byte(13) != 0x00 || byte(ip) >> 4 != 4 || byte(ip + 9) != 6) return false;
+  const size_t tcp = ip + 4 * (byte(ip) & 15);
+  if (packet.size() < tcp + 20) return false;
+  const size_t packet_bytes = byte(ip + 2) << 8 | byte(ip + 3), header_bytes = tcp - ip + 4 * (byte(tcp + 12) >> 4);
+  return packet_bytes == header_bytes && (byte(tcp + 13) & 0x17) == 0x10;  // of ACK, RST, SYN and FIN the first alone
+}
+
 }  // namespace dmuon::virtual_switch

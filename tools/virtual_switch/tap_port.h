@@ -43,4 +43,7 @@ struct Addresses {
 };
 Addresses addresses_of(std::span<const std::byte> frame);
 
+// Whether the frame is a bare TCP acknowledgement over IPv4 (no payload, none of SYN, FIN and RST).
+bool is_acknowledgement(std::span<const std::byte> frame);
+
 }  // namespace dmuon::virtual_switch

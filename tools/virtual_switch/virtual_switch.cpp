@@ -20,7 +20,10 @@
 #include <fstream>
 #include <iostream>
 #include <map>
+#include <optional>
 #include <sstream>
+#include <utility>
+#include <vector>
 
 #include "link_model.h"
 #include "tap_port.h"
@@ -34,13 +37,13 @@ int64_t now() {
   return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
 }
 
-// A node that has this much under way (nanoseconds) is not read from, so that its own kernel queues what it sends: cards do not
-// drop. Longer than this process may have to wait for a processor, or links would stand idle meanwhile.
-constexpr int64_t kLongestBacklog = 50'000'000;
+// What a node may have waiting to be sent: more than the windows of its connections, so that, as with a real card, its own
+// traffic is never dropped.
+constexpr int64_t kMostWaiting = int64_t{64} << 20;
 
 class Switch {
  public:
-  Switch(const std::string& prefix, int ports, int64_t longest_wait) : links_(ports, longest_wait), waiting_(static_cast<size_t>(ports)) {
+  Switch(const std::string& prefix, int ports, int64_t longest_wait) : links_(ports, longest_wait) {
     for (int port = 0; port < ports; ++port) ports_.emplace_back(prefix + std::to_string(port));
   }
   LinkModel& links() { return links_; }
@@ -48,24 +51,16 @@ class Switch {
   // Until the process is ended.
   [[noreturn]] void run(int control) {
     const int poll = epoll_create1(EPOLL_CLOEXEC);
-    const auto watch = [&](int operation, int descriptor, uint32_t number, bool readable) {
-      epoll_event event{.events = readable ? uint32_t{EPOLLIN} : 0U, .data = {.u32 = number}};
-      epoll_ctl(poll, operation, descriptor, &event);
+    const auto watch = [&](int descriptor, uint32_t number) {
+      epoll_event event{.events = EPOLLIN, .data = {.u32 = number}};
+      epoll_ctl(poll, EPOLL_CTL_ADD, descriptor, &event);
     };
     const uint32_t control_number = static_cast<uint32_t>(ports_.size());
-    for (uint32_t port = 0; port < ports_.size(); ++port) watch(EPOLL_CTL_ADD, ports_[port].descriptor(), port, true);
-    watch(EPOLL_CTL_ADD, control, control_number, true);
-    std::vector<bool> paused(ports_.size(), false);
+    for (uint32_t port = 0; port < ports_.size(); ++port) watch(ports_[port].tap.descriptor(), port);
+    watch(control, control_number);
     std::array<epoll_event, 64> events;
     while (true) {
-      int64_t next = deliver(now());
-      for (uint32_t port = 0; port < ports_.size(); ++port) {
-        const int64_t free = now() + links_.backlog(static_cast<int>(port), now()) - kLongestBacklog;
-        const bool pause = free > now();
-        if (pause) next = std::min(next, free);
-        if (pause != paused[port]) watch(EPOLL_CTL_MOD, ports_[port].descriptor(), port, !pause);
-        paused[port] = pause;
-      }
+      const int64_t next = advance(now());
       const int64_t wait = std::max<int64_t>(0, next - now());
       const timespec time{.tv_sec = wait / 1'000'000'000, .tv_nsec = wait % 1'000'000'000};
       const int count = epoll_pwait2(poll, events.data(), static_cast<int>(events.size()), next == kNever ? nullptr : &time, nullptr);
@@ -74,7 +69,7 @@ class Switch {
         if (number == control_number)
           obey(control);
         else
-          accept(static_cast<int>(number));
+          accept(ports_[number]);
       }
     }
   }
@@ -82,41 +77,73 @@ class Switch {
  private:
   static constexpr int64_t kNever = INT64_MAX;
   struct Frame {
-    int64_t arrival;
+    int64_t time;  // first when it was read, then when its last bit is sent, then when it arrives
     std::vector<std::byte> bytes;
   };
+  struct Port {
+    explicit Port(const std::string& name) : tap(name) {}
+    TapPort tap;
+    std::deque<Frame> acknowledgements, frames;  // that the node waits to send
+    int64_t waiting_bytes = 0;
+    std::optional<Frame> sending;
+    std::deque<Frame> arriving;  // at the node, in order of arrival
+  };
 
-  // Hands over what has arrived; returns when the next frame does.
-  int64_t deliver(int64_t time) {
-    int64_t next = kNever;
-    for (size_t port = 0; port < ports_.size(); ++port) {
-      std::deque<Frame>& frames = waiting_[port];
-      while (!frames.empty() && frames.front().arrival <= time) {
-        ports_[port].write(frames.front().bytes);
-        frames.pop_front();
+  // Moves everything on to `time`; returns when the next thing happens.
+  int64_t advance(int64_t time) {
+    while (true) {
+      // The earliest first, so that frames reach a receiver's link in the order in which they were sent.
+      int next = -1;
+      for (int p = 0; p < static_cast<int>(ports_.size()); ++p) {
+        start_sending(p);
+        const auto& sending = ports_[static_cast<size_t>(p)].sending;
+        if (sending && (next < 0 || sending->time < ports_[static_cast<size_t>(next)].sending->time)) next = p;
       }
-      if (!frames.empty()) next = std::min(next, frames.front().arrival);
+      if (next < 0 || ports_[static_cast<size_t>(next)].sending->time > time) break;
+      forward(next, *std::exchange(ports_[static_cast<size_t>(next)].sending, std::nullopt));
+    }
+    int64_t next = kNever;
+    for (Port& port : ports_) {
+      for (; !port.arriving.empty() && port.arriving.front().time <= time; port.arriving.pop_front())
+        port.tap.write(port.arriving.front().bytes);
+      if (!port.arriving.empty()) next = std::min(next, port.arriving.front().time);
+      if (port.sending) next = std::min(next, port.sending->time);
     }
     return next;
   }
 
-  // Takes what a node sends, until its link is busy for a while.
-  void accept(int from) {
-    while (links_.backlog(from, now()) <= kLongestBacklog) {
-      const size_t size = ports_[static_cast<size_t>(from)].read(buffer_);
-      if (size == 0) return;
+  // Acknowledgements go first. The queue of a TAP device does not hold its senders back, as that of a real card does; behind
+  // all that a node has to send, its acknowledgements would halve what it receives.
+  void start_sending(int number) {
+    Port& port = ports_[static_cast<size_t>(number)];
+    std::deque<Frame>& queue = port.acknowledgements.empty() ? port.frames : port.acknowledgements;
+    if (port.sending || queue.empty()) return;
+    port.sending = std::move(queue.front());
+    queue.pop_front();
+    port.waiting_bytes -= static_cast<int64_t>(port.sending->bytes.size());
+    port.sending->time = links_.send(number, bytes_on_the_wire(port.sending->bytes), port.sending->time);
+  }
+
+  // A frame has left its node for one receiver, or for all where that is not known.
+  void forward(int from, Frame frame) {
+    const Addresses addresses = addresses_of(frame.bytes);
+    port_of_[addresses.source] = from;
+    const auto known = port_of_.find(addresses.destination);
+    for (int to = 0; to < static_cast<int>(ports_.size()); ++to) {
+      const bool wanted = addresses.to_group || known == port_of_.end() || known->second == to;
+      if (!wanted || to == from) continue;
+      if (const auto arrival = links_.receive(from, to, bytes_on_the_wire(frame.bytes), frame.time))
+        ports_[static_cast<size_t>(to)].arriving.push_back({*arrival, frame.bytes});
+    }
+  }
+
+  // Takes what a node wants to send.
+  void accept(Port& port) {
+    while (const size_t size = port.tap.read(buffer_)) {
+      if (port.waiting_bytes > kMostWaiting) continue;
+      port.waiting_bytes += static_cast<int64_t>(size);
       const std::span<const std::byte> frame(buffer_.data(), size);
-      const Addresses addresses = addresses_of(frame);
-      port_of_[addresses.source] = from;
-      const int64_t bytes = bytes_on_the_wire(frame);
-      const int64_t sent = links_.send(from, bytes, now());
-      const auto known = port_of_.find(addresses.destination);
-      for (int to = 0; to < static_cast<int>(ports_.size()); ++to) {
-        const bool wanted = addresses.to_group || known == port_of_.end() || known->second == to;
-        if (!wanted || to == from) continue;
-        if (const auto arrival = links_.receive(from, to, bytes, sent))
-          waiting_[static_cast<size_t>(to)].push_back({*arrival, {frame.begin(), frame.end()}});
-      }
+      (is_acknowledgement(frame) ? port.acknowledgements : port.frames).push_back({now(), {frame.begin(), frame.end()}});
     }
   }
 
@@ -139,9 +166,8 @@ class Switch {
   }
 
   LinkModel links_;
-  std::vector<TapPort> ports_;
-  std::vector<std::deque<Frame>> waiting_;  // by receiver, in order of arrival
-  std::map<uint64_t, int> port_of_;         // learnt from senders
+  std::deque<Port> ports_;
+  std::map<uint64_t, int> port_of_;  // learnt from senders
   std::array<std::byte, kLargestFrame> buffer_;
 };
 
@@ -162,7 +188,7 @@ int run(int argc, char** argv) {
   CLI::App app("An Ethernet switch in user space whose links have a rate and a delay");
   std::string prefix, control, pid_file;
   int ports = 0;
-  int64_t rate = 0, delay = 0, longest_wait_milliseconds = 100;
+  int64_t rate = 0, delay = 0, longest_wait_milliseconds = 400;
   app.add_option("--prefix", prefix, "Devices are called PREFIX0, PREFIX1, ...")->required();
   app.add_option("--ports", ports, "Number of devices")->required()->check(CLI::Range(1, 99));
   app.add_option("--control", control, "FIFO to make, for commands")->required();
