@@ -17,6 +17,7 @@
 #include "dmuon/core/text.h"
 #include "support.h"
 #include "training.h"
+#include "update_job.h"
 
 namespace dmuon::bench {
 namespace {
@@ -61,7 +62,12 @@ std::map<std::string, double> calibrate(const Arguments& arguments, Communicator
         Training training(config, {text(R"(optimizer.matrix={"rule": ")", method.rule, "\"}")}, arguments.threads, *self);
         training.step();
         std::vector<double> steps;
-        for (int i = 0; i < 3; ++i) steps.push_back(training.step(true).step());
+        for (int i = 0; i < 3; ++i) {
+          // Of one thread CPU time, so that a busy machine does not count.
+          const double before = thread_seconds();
+          const double elapsed = training.step(true).step();
+          steps.push_back(arguments.threads == 1 ? thread_seconds() - before : elapsed);
+        }
         seconds[method.rule] = spread_of(steps).median;
         told += text(told.empty() ? "" : ",", method.rule, "=", 1e3 * seconds[method.rule]);
       }
