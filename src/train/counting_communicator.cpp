@@ -12,8 +12,9 @@ namespace {
 
 class CountingCommunicator final : public Communicator {
  public:
-  // `members`: ranks of the job in this group, of which entry `rank` is this one.
-  CountingCommunicator(const RunGrid& run, std::vector<int> members, int rank) : run_(run), members_(std::move(members)), rank_(rank) {}
+  // `members`: ranks of the job in this group, of which entry `rank` is this one. `divided`: the group is a level of the grid.
+  CountingCommunicator(const RunGrid& run, std::vector<int> members, int rank, bool divided)
+      : run_(run), members_(std::move(members)), rank_(rank), divided_(divided) {}
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(members_.size()); }
@@ -28,9 +29,10 @@ class CountingCommunicator final : public Communicator {
   void broadcast(Stream&, const Tensor& data, int root) override {
     if (rank_ == root) to_each([&](int) { return data.bytes(); });
   }
-  // Reduced and gathered in equal parts.
+  // Gathered whole where it is small (comm/collectives.h), else reduced and gathered in equal parts.
   void all_reduce(Stream&, const Tensor& data, ReduceOperation) override {
-    to_each([&](int) { return 2 * data.bytes() / size(); });
+    constexpr int64_t small = int64_t{16} << 10;
+    to_each([&](int) { return data.bytes() <= small ? data.bytes() : 2 * data.bytes() / size(); });
   }
   void all_gather_v(Stream&, const Tensor& buffer, std::span<const int64_t> cuts, GatherForm) override {
     to_each([&](int) { return segment(cuts, rank_) * size_of(buffer.dtype()); });
@@ -48,24 +50,37 @@ class CountingCommunicator final : public Communicator {
     if (!ok) throw Error(code, message);
   }
   std::unique_ptr<Communicator> split(int, int, const std::string& name) override {
-    const int mine = members_[static_cast<size_t>(rank_)];
-    const RankGrid& grid = run_.grid;
+    const bool inside = name.ends_with("in the node"), between = name.ends_with("between nodes");
     std::vector<int> members;
-    for (int each : members_)
-      if (name.ends_with("in the node") ? grid.replica_of(each) == grid.replica_of(mine)
-                                        : !name.ends_with("between nodes") || grid.shard_of(each) == grid.shard_of(mine))
-        members.push_back(each);
+    for (int each = 0; each < size(); ++each)
+      if ((!inside && !between) || (inside ? same_part(each) : same_place(each))) members.push_back(members_[static_cast<size_t>(each)]);
+    const int mine = members_[static_cast<size_t>(rank_)];
     const auto rank = static_cast<int>(std::find(members.begin(), members.end(), mine) - members.begin());
-    return std::make_unique<CountingCommunicator>(run_, std::move(members), rank);
+    return std::make_unique<CountingCommunicator>(run_, std::move(members), rank, inside || between);
   }
   std::unique_ptr<Communicator> divide_into_nodes(int, const std::string&) override {
-    return std::make_unique<CountingCommunicator>(run_, members_, rank_);
+    return std::make_unique<CountingCommunicator>(run_, members_, rank_, divided_);
   }
   void set_deadline(double) override {}
   TrafficBytes traffic() const override { return sent_; }
   [[noreturn]] void abort(ExitCode code) override { std::_Exit(static_cast<int>(code)); }
 
  private:
+  // Of the job: ranks of one replica, and of one shard. Of a level, which a vote transport divides again: ranks of one node,
+  // and those of the same place in their nodes.
+  bool same_part(int rank) const {
+    if (divided_) return node(rank) == node(rank_);
+    return run_.grid.replica_of(members_[static_cast<size_t>(rank)]) == run_.grid.replica_of(members_[static_cast<size_t>(rank_)]);
+  }
+  bool same_place(int rank) const {
+    if (divided_) return place(rank) == place(rank_);
+    return run_.grid.shard_of(members_[static_cast<size_t>(rank)]) == run_.grid.shard_of(members_[static_cast<size_t>(rank_)]);
+  }
+  int place(int rank) const {
+    int before = 0;
+    for (int each = 0; each < rank; ++each) before += node(each) == node(rank);
+    return before;
+  }
   static int64_t segment(std::span<const int64_t> cuts, int rank) {
     return cuts[static_cast<size_t>(rank) + 1] - cuts[static_cast<size_t>(rank)];
   }
@@ -78,6 +93,7 @@ class CountingCommunicator final : public Communicator {
   RunGrid run_;
   std::vector<int> members_;
   int rank_;
+  bool divided_;
   TrafficBytes sent_;
 };
 
@@ -86,7 +102,7 @@ class CountingCommunicator final : public Communicator {
 std::unique_ptr<Communicator> make_counting_communicator(int rank, const RunGrid& run) {
   std::vector<int> members(static_cast<size_t>(run.grid.ranks()));
   std::iota(members.begin(), members.end(), 0);
-  return std::make_unique<CountingCommunicator>(run, std::move(members), rank);
+  return std::make_unique<CountingCommunicator>(run, std::move(members), rank, false);
 }
 
 }  // namespace dmuon

@@ -184,7 +184,7 @@ std::string describe_dry_run(const Configuration& configuration, const TokenData
               ", optimizer ", tera(report.optimizer_flops_per_step), ", sent by rank ", report.largest_rank, " ",
               format_bytes(report.sent_per_step.inside), " inside its node, ", format_bytes(report.sent_per_step.between), " to others\n");
   if (const std::string votes =
-          describe_votes(configuration, inventory, rules.table, run, report.plans.vote, counted_transport(configuration), {});
+          describe_votes(configuration, inventory, rules.table, run, plan, report.plans.vote, counted_transport(configuration), {});
       !votes.empty())
     out += text("\n", votes, "\n", describe_vote_bytes(configuration, inventory, run, report.plans.vote), "  sent by rank ",
                 report.largest_rank, " for votes: ", format_count(report.votes_per_step.inside), " bytes inside its node, ",

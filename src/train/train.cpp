@@ -77,6 +77,12 @@ void print_dry_run(const TrainArguments& arguments, const Configuration& configu
   std::printf("%s", describe_dry_run(configuration, data, families, checked_grid(configuration, ranks, machine_nodes), threads).c_str());
 }
 
+std::string vote_banner(const Configuration& configuration, const RunGrid& grid, const ShardedModel& sharded) {
+  const std::string& transport = sharded.vote_report().transport;
+  return describe_votes(configuration, sharded.inventory(), sharded.rules(), grid, sharded.plan(), sharded.vote_plan(),
+                        vote_transport_from_name(transport.empty() ? configuration.distribution.vote_transport : transport), transport);
+}
+
 std::string stored_text(const CheckpointReader* reader, const std::string& name) {
   return reader != nullptr && reader->has_text(name) ? reader->text_of(name) : std::string();
 }
@@ -180,6 +186,8 @@ int run_on_grid(const TrainArguments& arguments, const Configuration& configurat
       sharded.initialize(static_cast<uint64_t>(configuration.seed));
       sharded.check_replicas();
     }
+    if (world.rank() == 0)
+      if (const std::string votes = vote_banner(configuration, grid, sharded); !votes.empty()) log_information(votes);
     if (state.step >= configuration.training.steps && world.rank() == 0)
       log_information(text("the run is complete: step ", state.step, " of ", configuration.training.steps, " (training.steps)"));
     Trainer trainer({.configuration = configuration,

@@ -61,7 +61,8 @@ int64_t vote_words(const Plan& vote, int shard, const Inventory& inventory) {
   int64_t words = 0;
   for (const Piece& piece : vote.pieces(shard)) {
     const Shape& shape = inventory.parameters()[static_cast<size_t>(piece.tensor)].shape;
-    const SignSegments segments{piece.first, piece.count, shape.rank() > 1 ? shape[shape.rank() - 1] : shape.elements(), vote.cut_elements};
+    const int64_t row = shape.rank() > 1 && shape[0] > 0 ? shape.elements() / shape[0] : shape.elements();
+    const SignSegments segments{piece.first, piece.count, std::max<int64_t>(row, 1), vote.cut_elements};
     words += sign_words(piece.count) + sign_header_words(segments);
   }
   return words;
@@ -71,6 +72,12 @@ namespace {
 
 VoteSize vote_size(const Inventory& inventory, const RunGrid& run, const Plan& vote, int shard) {
   return {run.grid.replicas, std::min(run.nodes, run.grid.replicas), vote_words(vote, shard, inventory)};
+}
+
+double buffer_elements(const Plan& plan) {
+  int64_t elements = 0;
+  for (const UnitLayout& unit : plan.units) elements += unit.elements;
+  return static_cast<double>(elements);
 }
 
 // Of all ranks together: the shards vote each for themselves.
@@ -90,23 +97,22 @@ PredictedTraffic predict_traffic(const Configuration& configuration, const Inven
   bytes.votes = static_cast<double>(job_vote_bytes(inventory, run, vote, kind)) / grid.ranks();
 
   const DistributionConfiguration& distribution = configuration.distribution;
-  const VotedElements elements = voted_elements(table, inventory);
   const auto micro_batches = static_cast<double>(step_shape(configuration, grid.ranks()).micro_batches);
   const double reductions = distribution.stage == 1 && distribution.reduce != "every" ? 1.0 : micro_batches;
   const double gathers = distribution.stage == 3 ? 2.0 * micro_batches : 1.0;
   const double once = reductions * (distribution.gradient_dtype == "bfloat16" ? 2.0 : 4.0) +
                       gathers * (distribution.compute_dtype == "bfloat16" ? 2.0 : 4.0);
   const double inside = (grid.shards - 1.0) / grid.shards, between = (grid.replicas - 1.0) / grid.replicas / grid.shards;
-  bytes.others = once * (static_cast<double>(elements.others) * (inside + between) + static_cast<double>(elements.voted) * inside);
-  bytes.float32 = all_reduce_bytes_per_rank(grid.ranks(), elements.voted + elements.others, 4);
+  bytes.others = once * (buffer_elements(mean) * (inside + between) + buffer_elements(vote) * inside);
+  bytes.float32 = all_reduce_bytes_per_rank(grid.ranks(), inventory.elements(), 4);
   return bytes;
 }
 
 std::string describe_votes(const Configuration& configuration, const Inventory& inventory, const RuleTable& table, const RunGrid& run,
-                           const Plan& vote, VoteTransportKind kind, const std::string& transport) {
+                           const Plan& mean, const Plan& vote, VoteTransportKind kind, const std::string& transport) {
   const VotedElements elements = voted_elements(table, inventory);
   if (elements.voted == 0) return {};
-  const PredictedTraffic bytes = predict_traffic(configuration, inventory, table, run, vote, kind);
+  const PredictedTraffic bytes = predict_traffic(configuration, inventory, run, mean, vote, kind);
   const auto size = [](double value) { return format_bytes(static_cast<int64_t>(value + 0.5)); };
   const double share = static_cast<double>(elements.voted) / static_cast<double>(elements.voted + elements.others);
   std::string out =

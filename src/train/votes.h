@@ -29,19 +29,20 @@ VotedElements voted_elements(const RuleTable& table, const Inventory& inventory)
 // 64-bit words of one vote of a step among the workers of that shard: a piece of n elements takes ceil(n / 64) and its header's.
 int64_t vote_words(const Plan& vote, int shard, const Inventory& inventory);
 
-// Bytes that a rank sends in a step, on average over the ranks. Votes are exact for `kind`; the rest is counted from
-// elements, without padding, the agreement on the norm and what evaluation gathers.
+// Bytes that a rank sends in a step, on average over the ranks. Votes are exact for `kind`; the rest leaves out the agreement on
+// the norm and what evaluation gathers.
 struct PredictedTraffic {
   double votes = 0.0;
   double others = 0.0;   // gradients and parameters of everything, where they travel
   double float32 = 0.0;  // of a ring that adds all gradients in float32 instead
 };
-PredictedTraffic predict_traffic(const Configuration& configuration, const Inventory& inventory, const RuleTable& table, const RunGrid& run,
+PredictedTraffic predict_traffic(const Configuration& configuration, const Inventory& inventory, const RunGrid& run, const Plan& mean,
                                  const Plan& vote, VoteTransportKind kind);
 
 // Lines for people: workers, share of elements, `transport` (how it was chosen), bytes a step. "" for a run without votes.
 std::string describe_votes(const Configuration& configuration, const Inventory& inventory, const RuleTable& table, const RunGrid& run,
-                           const Plan& vote, VoteTransportKind kind, const std::string& transport);
+                           const Plan& mean, const Plan& vote, VoteTransportKind kind, const std::string& transport);
+
 // A line for people: the bytes that all ranks together send in the votes of one step, with every transport that this grid allows.
 std::string describe_vote_bytes(const Configuration& configuration, const Inventory& inventory, const RunGrid& run, const Plan& vote);
 
