@@ -19,15 +19,15 @@ COLORS = ["#c0504d", "#4c6a92", "#5f8f4e", "#8064a2", "#d08a2e", "#7f3634"]
 
 
 class Run:
-    """Evaluated steps of one run: loss, and bytes of a rank and seconds (median step) since the start."""
+    """Evaluated steps of one run: loss, and bytes of a rank since the start. The median step in seconds."""
 
     def __init__(self, folder):
-        self.steps, self.losses, self.megabytes, self.seconds = [], [], [], []
+        self.steps, self.losses, self.megabytes = [], [], []
         self.diagnostics = {}
         last = bytes_sent = 0
         lines = [json.loads(text) for text in (folder / "metrics.jsonl").open()]
         # Of the steps that were logged: the others had no other work, and a busy machine disturbs single ones.
-        step_seconds = statistics.median(line["step_seconds"] for line in lines)
+        self.step_seconds = statistics.median(line["step_seconds"] for line in lines)
         for line in lines:
             bytes_sent += line["bytes_sent"] * (line["step"] - last)  # the steps since the line before sent as much each
             last = line["step"]
@@ -36,7 +36,6 @@ class Run:
             self.steps.append(line["step"])
             self.losses.append(line["validation_loss"])
             self.megabytes.append(bytes_sent * 1e-6)
-            self.seconds.append(step_seconds * last)
             self.diagnostics = {key: value for key, value in line.items() if key.startswith("vote_")}
 
 
@@ -106,13 +105,16 @@ def plots(arms, folder, prefix, title):
 
     views = [("steps", "step", lambda run: run.steps, lambda run: run.losses, "linear"),
              ("bytes", "MB that a rank has sent", lambda run: run.megabytes, lambda run: run.losses, "log"),
-             ("seconds", "seconds (steps × median step)", lambda run: run.seconds, lambda run: running_minimum(run.losses), "linear")]
+             ("seconds", "seconds (steps × median step)", None, lambda run: running_minimum(run.losses), "linear")]
     for name, label, x_of, y_of, scale in views:
         figure, axes = pyplot.subplots(figsize=(7.2, 4.2), dpi=120)
         for (arm, method), color in zip(CURVES, COLORS):
             if arm not in arms:
                 continue
-            x, y, low, high = mean_curve(list(arms[arm].values()), x_of, y_of)
+            runs = list(arms[arm].values())
+            # All seeds of an arm do the same work: the run that was disturbed least says how long it takes.
+            seconds = min(run.step_seconds for run in runs)
+            x, y, low, high = mean_curve(runs, x_of or (lambda run: [step * seconds for step in run.steps]), y_of)
             axes.plot(x, y, color=color, marker="o", markersize=3, label=f"{method}: {y[-1]:.3f}")
             axes.fill_between(x, low, high, color=color, alpha=0.2)
         axes.set_xscale(scale)
