@@ -192,8 +192,14 @@ const ExposedSeconds& ShardedModel::exposed() const { return parts_->job.exposed
 Tensor ShardedModel::value(int parameter) const { return parts_->job.parameter(parameter).state->value; }
 
 void ShardedModel::set_deadline(double seconds) { parts_->job.set_deadline(seconds); }
-TrafficBytes ShardedModel::traffic() const { return parts_->job.traffic(); }
-TrafficBytes ShardedModel::vote_traffic() const { return parts_->job.vote_traffic(); }
+TrafficBytes ShardedModel::traffic() const {
+  const TrafficBytes all = parts_->job.traffic(), observing = parts_->updater.votes().observing();
+  return {all.inside - observing.inside, all.between - observing.between};
+}
+TrafficBytes ShardedModel::vote_traffic() const {
+  const TrafficBytes all = parts_->job.vote_traffic(), observing = parts_->updater.votes().observing();
+  return {all.inside - observing.inside, all.between - observing.between};
+}
 const VoteReport& ShardedModel::vote_report() const { return parts_->updater.vote_report(); }
 
 void ShardedModel::enter_forward(int unit) {

@@ -20,6 +20,7 @@ class Updater {
   // values[rule] of this step. Returns what this rank's rules have counted.
   UpdateCounters update(std::span<const StepValues> values, bool observe_votes);
   const VoteReport& vote_report() const { return votes_->observed(); }
+  const VoteStep& votes() const { return *votes_; }
 
  private:
   struct Window {

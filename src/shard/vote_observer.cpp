@@ -99,6 +99,14 @@ void VoteObserver::compare(const std::vector<SignVote>& votes) {
   if (matrix_ != nullptr) measure_matrix(votes);
 }
 
+void VoteObserver::exchange(Level& level, const char* what, int64_t bytes, const std::function<void(Communicator&, Stream&)>& submit) {
+  const TrafficBytes before = level.group->traffic();
+  job_.wait(job_.start(level, job_.backend.compute_stream().record(), what, -1, bytes, submit), what);
+  const TrafficBytes after = level.group->traffic();
+  sent_.inside += after.inside - before.inside;
+  sent_.between += after.between - before.between;
+}
+
 void VoteObserver::count(const std::vector<SignVote>& votes) {
   Stream& stream = job_.backend.compute_stream();
   const auto workers = static_cast<size_t>(job_.workers());
@@ -107,9 +115,8 @@ void VoteObserver::count(const std::vector<SignVote>& votes) {
   if (job_.votes.column) {
     std::vector<int64_t> cuts;
     for (int64_t worker = 0; worker <= job_.workers(); ++worker) cuts.push_back(worker * sampled_words_);
-    job_.wait(job_.start(job_.votes.column, stream.record(), "sample of votes", -1, sample_.bytes(),
-                         [&](Communicator& group, Stream& on) { group.all_gather_v(on, all, cuts); }),
-              "sample of votes");
+    exchange(job_.votes.column, "sample of votes", sample_.bytes(),
+             [&](Communicator& group, Stream& on) { group.all_gather_v(on, all, cuts); });
   }
   std::vector<uint64_t> signs(static_cast<size_t>(all.elements())), agreed(static_cast<size_t>(quota_));
   job_.backend.copy_to_host(stream, all, signs.data());
@@ -159,9 +166,8 @@ void VoteObserver::finish() {
   if (job_.votes.shard) {
     const Tensor data = job_.allocate(static_cast<int64_t>(sums.size()), DType::float64, MemoryCategory::workspace, "report of votes");
     job_.backend.copy_from_host(stream, sums.data(), data);
-    job_.wait(job_.start(job_.votes.shard, stream.record(), "report of votes", -1, data.bytes(),
-                         [&](Communicator& group, Stream& on) { group.all_reduce(on, data, ReduceOperation::sum); }),
-              "report of votes");
+    exchange(job_.votes.shard, "report of votes", data.bytes(),
+             [&](Communicator& group, Stream& on) { group.all_reduce(on, data, ReduceOperation::sum); });
     job_.backend.copy_to_host(stream, data, sums.data());
   }
   report_.tied = static_cast<int64_t>(sums[0]);
@@ -169,6 +175,9 @@ void VoteObserver::finish() {
   report_.sampled = static_cast<int64_t>(sums[2]);
   report_.operator_norm_ratio = sums[3];
   report_.largest_change = sums[4];
+  const int64_t sent = sent_.inside + sent_.between;
+  report_.bytes = sent - sent_before_;
+  sent_before_ = sent;
   ++observed_;
 }
 

@@ -2,6 +2,7 @@
 // that no transport has to count them; and of one matrix the operator norm of its votes and how far it moved.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "shard/unit_store.h"
@@ -19,7 +20,12 @@ class VoteObserver {
   void finish();                                                                      // after the update
   const VoteReport& report() const { return report_; }
   // Of a job without transport: "".
-  void set_transport(std::string_view transport) { report_.transport = transport; }
+  void set_transport(std::string_view transport, std::string_view choice) {
+    report_.transport = transport;
+    report_.choice = choice;
+  }
+  // Bytes that samples and their sums have taken.
+  const TrafficBytes& sent() const { return sent_; }
 
  private:
   // Consecutive words of a piece.
@@ -29,6 +35,8 @@ class VoteObserver {
     int64_t at = 0;                // in the sample
   };
   void count(const std::vector<SignVote>& votes);
+  // Runs a collective of one level, waits for it and counts what it sends; nothing else is under way in that group.
+  void exchange(Level& level, const char* what, int64_t bytes, const std::function<void(Communicator&, Stream&)>& submit);
   void measure_matrix(const std::vector<SignVote>& votes);
 
   ShardJob& job_;
@@ -41,6 +49,8 @@ class VoteObserver {
   int64_t observed_ = 0;  // updates
   const UpdateTarget* matrix_ = nullptr;
   Tensor before_;  // the matrix
+  TrafficBytes sent_;
+  int64_t sent_before_ = 0;
   double tied_ = 0.0, agreeing_ = 0.0, sampled_ = 0.0, ratio_ = 0.0;
   VoteReport report_;
 };

@@ -48,7 +48,7 @@ VoteStep::VoteStep(ShardJob& job, UnitStore& store, std::vector<std::vector<Upda
   }
   if (job.votes.column) {
     job.vote_transport = make_vote_transport(job.backend, *job.votes.column.group, job.options.vote_transport, most);
-    observer_.set_transport(name_of(job.vote_transport->kind()));
+    observer_.set_transport(name_of(job.vote_transport->kind()), job.vote_transport->choice());
   }
   first_bad_ = job.backend.allocate(Shape{1}, DType::int64, MemoryCategory::workspace, "first parameter that is not finite");
   std::vector<size_t> by_name(job.inventory().parameters().size());

@@ -28,6 +28,8 @@ class VoteStep {
     if (observe) observer_.finish();
   }
   const VoteReport& observed() const { return observer_.report(); }
+  // Bytes that only observing took.
+  const TrafficBytes& observing() const { return observer_.sent(); }
   // What was agreed on for a target of UnitStore; undefined for those of other rules.
   const SignVote& vote_of(size_t target) const { return votes_[target]; }
 

@@ -13,6 +13,7 @@ namespace dmuon {
 
 VoteMetrics vote_metrics(const VoteReport& report) {
   VoteMetrics metrics;
+  metrics.observation_bytes_sent = report.bytes;
   if (report.sampled > 0) {
     const auto sampled = static_cast<double>(report.sampled);
     metrics.tie_share = static_cast<double>(report.tied) / sampled;
@@ -48,6 +49,7 @@ Json to_json(const StepMetrics& metrics) {
   line.set("bytes_sent_between_nodes", metrics.sent.between);
   if (metrics.votes) {
     line.set("vote_bytes_sent", metrics.votes->bytes_sent);
+    line.set("vote_observation_bytes_sent", metrics.votes->observation_bytes_sent);
     set("vote_tie_share", metrics.votes->tie_share);
     set("vote_agreement", metrics.votes->agreement);
     set("vote_operator_norm_ratio", metrics.votes->operator_norm_ratio);

@@ -17,6 +17,7 @@ struct VoteMetrics {
   std::optional<double> operator_norm_ratio;  // of one matrix of votes S, m x n: ||S||_op / (sqrt m + sqrt n)
   std::optional<double> largest_change;       // of an element of that matrix
   int64_t bytes_sent = 0;                     // of StepMetrics::sent, for votes alone
+  int64_t observation_bytes_sent = 0;         // to learn the above; in no other count
 };
 VoteMetrics vote_metrics(const VoteReport& report);
 

@@ -78,9 +78,9 @@ void print_dry_run(const TrainArguments& arguments, const Configuration& configu
 }
 
 std::string vote_banner(const Configuration& configuration, const RunGrid& grid, const ShardedModel& sharded) {
-  const std::string& transport = sharded.vote_report().transport;
+  const VoteReport& report = sharded.vote_report();
   return describe_votes(configuration, sharded.inventory(), sharded.rules(), grid, sharded.plan(), sharded.vote_plan(),
-                        vote_transport_from_name(transport.empty() ? configuration.distribution.vote_transport : transport), transport);
+                        vote_transport_from_name(report.transport.empty() ? "packed_gather" : report.transport), report.choice);
 }
 
 std::string stored_text(const CheckpointReader* reader, const std::string& name) {

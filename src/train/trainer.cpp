@@ -168,7 +168,7 @@ void Trainer::step() {
   metrics_.sent = {sent.inside - sent_before.inside, sent.between - sent_before.between};
   if (votes_ && finite) {
     const TrafficBytes voted = parts_.sharded.vote_traffic();
-    metrics_.votes = vote_metrics(parts_.sharded.vote_report());
+    metrics_.votes = observes_votes() ? vote_metrics(parts_.sharded.vote_report()) : VoteMetrics{};
     metrics_.votes->bytes_sent = voted.inside + voted.between - votes_before.inside - votes_before.between;
   }
   metrics_.newton_schulz_guard_events = static_cast<int64_t>(report.sums[3]);
@@ -178,13 +178,12 @@ void Trainer::step() {
 // A message that is not a number is found after momenta have taken it in: nothing to go on with, whatever the policy.
 UpdateCounters Trainer::update(std::span<const StepValues> values) {
   try {
-    return parts_.sharded.update(values, votes_ && (logs_step() || due(parts_.configuration.evaluation.interval)));
+    return parts_.sharded.update(values, observes_votes());
   } catch (const NumericalError& error) {  // the same on every rank
-    throw AgreedError(
-        ExitCode::numerical,
-        text("step ", state_.step, ": ", error.what(), ". No parameter has changed, but the momentum has, so this step is not skipped",
-             parts_.configuration.training.non_finite == "skip" ? " (training.non_finite = skip covers gradients)" : "",
-             "; lower the learning rate or look at the data, then resume from the last checkpoint"));
+    const bool skips = parts_.configuration.training.non_finite == "skip";
+    throw AgreedError(ExitCode::numerical,
+                      text("step ", state_.step, ": ", error.what(),
+                           skips ? " (training.non_finite = skip covers gradients; here momenta have changed already)" : ""));
   }
 }
 

@@ -56,6 +56,7 @@ class Trainer {
   void enter(const std::string& phase, double limit_seconds);
   bool last() const { return state_.step == parts_.configuration.training.steps; }
   bool due(int64_t interval) const { return interval > 0 && state_.step % interval == 0; }
+  bool observes_votes() const { return votes_ && (logs_step() || due(parts_.configuration.evaluation.interval)); }
   bool logs_step() const { return due(parts_.configuration.logging.interval) || last(); }
 
   TrainerParts parts_;

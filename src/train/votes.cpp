@@ -71,7 +71,8 @@ int64_t vote_words(const Plan& vote, int shard, const Inventory& inventory) {
 namespace {
 
 VoteSize vote_size(const Inventory& inventory, const RunGrid& run, const Plan& vote, int shard) {
-  return {run.grid.replicas, std::min(run.nodes, run.grid.replicas), vote_words(vote, shard, inventory)};
+  const int nodes = std::min(run.nodes, run.grid.replicas);
+  return {run.grid.replicas, run.grid.replicas % nodes == 0 ? nodes : 1, vote_words(vote, shard, inventory)};
 }
 
 double buffer_elements(const Plan& plan) {
@@ -90,7 +91,7 @@ int64_t job_vote_bytes(const Inventory& inventory, const RunGrid& run, const Pla
 
 }  // namespace
 
-PredictedTraffic predict_traffic(const Configuration& configuration, const Inventory& inventory, const RuleTable& table, const RunGrid& run,
+PredictedTraffic predict_traffic(const Configuration& configuration, const Inventory& inventory, const RunGrid& run, const Plan& mean,
                                  const Plan& vote, VoteTransportKind kind) {
   PredictedTraffic bytes;
   const RankGrid& grid = run.grid;

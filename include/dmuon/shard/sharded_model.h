@@ -73,7 +73,9 @@ struct VoteReport {
   double operator_norm_ratio = 0.0;  // ||S||_op / (sqrt m + sqrt n) of the voted signs S of `matrix`, m x n; 0: no matrix
   double largest_change = 0.0;       // of an element of `matrix` in this update
   std::string matrix;                // another one each time
-  std::string transport;             // of the votes, "" when nothing moves
+  int64_t bytes = 0;                 // that observing sent in this update; traffic() leaves them out
+  std::string transport;             // of the votes, "" when nothing moves; known from the start, as the next
+  std::string choice;                // of the transport and why, a line for people
 };
 
 // Seconds the calling thread has waited for communication, by where it waited.
@@ -144,7 +146,7 @@ class ShardedModel final : public UnitListener {
   double exposed_seconds() const { return exposed().total(); }
   const ExposedSeconds& exposed() const;
   TrafficBytes traffic() const;
-  // The part of it that votes are.
+  // The part of it that votes are, without what observing them took.
   TrafficBytes vote_traffic() const;
   int64_t bytes_sent() const { return traffic().inside + traffic().between; }
 
