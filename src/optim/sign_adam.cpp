@@ -69,12 +69,13 @@ class SignAdam final : public UpdateRule {
 
   void write(Backend& backend, Stream& stream, Hyper& each) const {
     std::array<double, AdamWPass::count> hyper{};
-    hyper[AdamWPass::learning_rate] = values_.learning_rate * each.factor;
+    hyper[AdamWPass::learning_rate] = values_.learning_rate;
     hyper[AdamWPass::beta1] = options_.beta1;
     hyper[AdamWPass::beta2] = options_.beta2;
     hyper[AdamWPass::epsilon] = options_.epsilon;
-    hyper[AdamWPass::weight_decay] = vote_.decoupled_decay() / each.factor;  // decay by the base rate
-    hyper[AdamWPass::correction1] = 1.0 - std::pow(options_.beta1, static_cast<double>(values_.step));
+    hyper[AdamWPass::weight_decay] = vote_.decoupled_decay();
+    // The factor multiplies the direction, not the rate: so the decay is exactly learning_rate * weight_decay.
+    hyper[AdamWPass::correction1] = (1.0 - std::pow(options_.beta1, static_cast<double>(values_.step))) / each.factor;
     hyper[AdamWPass::correction2] = 1.0 - std::pow(options_.beta2, static_cast<double>(values_.step));
     hyper[AdamWPass::gradient_scale] = 1.0;
     each.tensor.write(backend, stream, hyper);

@@ -26,7 +26,8 @@ TEST_CASE("values of a file reach their members") {
     "data": {"train": ["a.txt", "b/*.txt"], "tokenizer": "character"},
     "training": {"steps": 17, "batch_tokens": 35},
     "optimizer": {"matrix": {"rule": "sgd", "momentum": 0.5, "schedule": {"type": "cosine", "warmup_steps": 17, "total_steps": 20}},
-                  "overrides": [{"match": "*.bias", "rule": "adamw", "beta1": 0.5}, {"match": "head", "rule": "muon", "preset": "dion"}]}})",
+                  "overrides": [{"match": "*.bias", "rule": "adamw", "beta1": 0.5},
+                                {"match": "head", "rule": "muon", "preset": "dion"}]}})",
                                               "test", {"model.dropout=0.25"});
   CHECK(c.output == "runs/shake");
   CHECK(c.seed == 9007199254740993);  // beyond a double's integers

@@ -4,8 +4,8 @@
 //
 //   p = p * (1 - learning_rate * weight_decay) - learning_rate * factor * s
 //
-// A row (a chunk of a long row) whose message is zero on every worker gets s = 0, so there only the decay acts. Without
-// coupled decay nothing depends on the scale of the gradient: scaled by a power of two, it gives the same bits.
+// A row (a chunk of a long row) whose message is zero on every worker gets s = 0: a step along s leaves it to the decay (the
+// moments of SignAdam still move it). Uncoupled, no bit changes when the gradient is scaled by a power of two.
 #pragma once
 
 #include <cstdint>
