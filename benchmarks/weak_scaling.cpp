@@ -12,6 +12,7 @@
 #include <sstream>
 #include <thread>
 
+#include "dmuon/backend/sign_segments.h"
 #include "dmuon/comm/vote.h"
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
@@ -103,7 +104,7 @@ Traffic traffic_of(const std::string& config) {
       traffic.other_elements += shape.elements();
       continue;
     }
-    const SignSegments piece{.first = 0, .count = shape.elements(), .row_length = shape[shape.rank() - 1]};
+    const SignSegments piece = sign_segments(shape, 0, shape.elements(), configuration.distribution.cut_elements);
     traffic.matrix_elements += piece.count;
     traffic.vote_words += sign_words(piece.count);
     traffic.header_words += sign_header_words(piece);

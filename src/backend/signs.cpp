@@ -1,4 +1,4 @@
-#include "dmuon/backend/signs.h"
+#include "dmuon/backend/sign_segments.h"
 
 #include <algorithm>
 #include <bit>
@@ -32,6 +32,11 @@ int64_t segment_end(const SignSegments& piece, int64_t element) {
   const int64_t index = piece.first + element;
   const int64_t to_row = piece.row_length - index % piece.row_length, to_chunk = piece.chunk - index % piece.chunk;
   return element + std::min({to_row, to_chunk, piece.count - element});
+}
+
+SignSegments sign_segments(const Shape& shape, int64_t first, int64_t count, int64_t chunk) {
+  const int64_t columns = shape.rank() > 1 && shape[0] > 0 ? shape.elements() / shape[0] : shape.elements();
+  return {first, count, std::max<int64_t>(columns, 1), chunk};
 }
 
 int64_t sign_words(int64_t count) { return count / word_bits + (count % word_bits != 0 ? 1 : 0); }

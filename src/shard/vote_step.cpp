@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 
+#include "dmuon/backend/sign_segments.h"
 #include "dmuon/core/text.h"
 #include "dmuon/core/trace.h"
 
@@ -13,14 +14,7 @@ namespace {
 constexpr int64_t no_parameter = std::numeric_limits<int64_t>::max();
 
 SignSegments segments_of(const ShardJob& job, const UpdateTarget& target) {
-  const Shape& shape = job.parameter(target.tensor).shape;
-  SignSegments segments;
-  segments.first = target.first;
-  segments.count = target.count;
-  // A 4-D weight is the matrix [out, in * k * k].
-  segments.row_length = std::max<int64_t>(shape.rank() >= 2 && shape[0] > 0 ? shape.elements() / shape[0] : shape.elements(), 1);
-  segments.chunk = job.plan.cut_elements;
-  return segments;
+  return sign_segments(job.parameter(target.tensor).shape, target.first, target.count, job.plan.cut_elements);
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "dmuon/backend/signs.h"
+#include "dmuon/backend/sign_segments.h"
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
 #include "train/local_state.h"
@@ -61,9 +61,7 @@ int64_t vote_words(const Plan& vote, int shard, const Inventory& inventory) {
   int64_t words = 0;
   for (const Piece& piece : vote.pieces(shard)) {
     const Shape& shape = inventory.parameters()[static_cast<size_t>(piece.tensor)].shape;
-    const int64_t row = shape.rank() > 1 && shape[0] > 0 ? shape.elements() / shape[0] : shape.elements();
-    const SignSegments segments{piece.first, piece.count, std::max<int64_t>(row, 1), vote.cut_elements};
-    words += sign_words(piece.count) + sign_header_words(segments);
+    words += sign_words(piece.count) + sign_header_words(sign_segments(shape, piece.first, piece.count, vote.cut_elements));
   }
   return words;
 }

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "cpu/cpu_support.h"
+#include "dmuon/backend/sign_segments.h"
 
 using namespace dmuon;
 using cpu_test::bits;
@@ -116,6 +117,27 @@ TEST_CASE("segments end at rows and at multiples of the chunk of the whole tenso
   CHECK(sign_words(65) == 2);
   CHECK(sign_count_planes(7) == 3);
   CHECK(sign_count_planes(8) == 4);
+}
+
+TEST_CASE("rows of a tensor: all but the first dimension of a matrix or convolution, everything of a vector") {
+  const auto check = [](const Shape& shape, int64_t row_length, int64_t rows) {
+    const SignSegments whole = sign_segments(shape, 0, shape.elements(), 16384);
+    INFO(shape.to_string());
+    CHECK(whole.row_length == row_length);
+    CHECK(segments(whole) == rows);
+  };
+  check({5, 7}, 7, 5);
+  check({4, 3, 2, 5}, 30, 4);
+  check({4, 1, 1, 1}, 1, 4);
+  check({33}, 33, 1);
+  check({}, 1, 1);
+  check({0, 3}, 1, 0);
+  check({3, 0}, 1, 0);
+  const SignSegments piece = sign_segments({4, 3, 2, 5}, 40, 50, 64);  // ends at 60 and 64 inside
+  CHECK(piece.first == 40);
+  CHECK(piece.count == 50);
+  CHECK(piece.chunk == 64);
+  CHECK(segments(piece) == 3);
 }
 
 TEST_CASE("applied signs are exactly p * keep - step, and only the decay where a segment is zero") {
