@@ -39,10 +39,7 @@ class SignKernelsTable {
   SignKernelsTable(const Arguments& arguments, int64_t bytes)
       : arguments_(arguments), bytes_(bytes), backend_(make_backend(arguments)), stream_(backend_->compute_stream()) {
     numbers_ = backend_->allocate({bytes / 4}, DType::float32, MemoryCategory::workspace, "numbers of the benchmark");
-    const Tensor some = random_tensor(*backend_, {std::min<int64_t>(bytes / 4, 1 << 22)});
-    for (int64_t i = 0; i < numbers_.elements(); i += some.elements())
-      backend_->copy(stream_, some.flat(0, std::min(some.elements(), numbers_.elements() - i)),
-                     numbers_.flat(i, std::min(some.elements(), numbers_.elements() - i)));
+    fill(0.0);
     words_ = backend_->allocate({bytes / 16}, DType::int64, MemoryCategory::workspace, "words of the benchmark");
     backend_->zero(stream_, words_);
     hyper_ = backend_->allocate({ApplySigns::count}, DType::float64, MemoryCategory::workspace, "hyper-parameters");
@@ -57,9 +54,12 @@ class SignKernelsTable {
     count(8);
     const SignSegments piece = piece_of(n);
     const Tensor words = words_.flat(0, sign_words(n)), header = words_.flat(sign_words(n), sign_header_words(piece));
-    pack_into(numbers_, words, header);  // every segment is active
+    pack_into(numbers_, words, header, piece);  // every segment is active
+    pack("pack float32, width 96", numbers_, 96);
     add("unpack", 0, bytes_, [&] { backend_->signs().unpack(stream_, {words, header, numbers_, piece}); });
     add("apply", 0, 2 * bytes_, [&] { backend_->signs().apply(stream_, {numbers_, words, header, piece, hyper_}); });
+    fill(0.02);
+    pack("pack float32, 2 % zeros", numbers_);
     backend_->zero(stream_, numbers_);
     pack("pack float32, all zero", numbers_);
     const int64_t integers = n / 8;  // words and their numbers together stay as large as the array
@@ -70,19 +70,30 @@ class SignKernelsTable {
   Json::Array take() { return std::move(rows_); }
 
  private:
-  static SignSegments piece_of(int64_t count) { return {0, count, 1024, 16384}; }
+  static SignSegments piece_of(int64_t count, int64_t row_length = 1024) { return {0, count, row_length, 16384}; }
   Tensor view(DType dtype, int64_t first, int64_t count) const {
     return {numbers_.storage(), numbers_.offset() + first * size_of(dtype), {count}, dtype};
   }
 
-  void pack_into(const Tensor& in, const Tensor& words, const Tensor& header) {
-    backend_->signs().pack(stream_, {in, words, header, piece_of(in.elements()), 1});
+  void pack_into(const Tensor& in, const Tensor& words, const Tensor& header, const SignSegments& piece) {
+    backend_->signs().pack(stream_, {in, words, header, piece, 1});
   }
-  void pack(const std::string& operation, const Tensor& in) {
-    const SignSegments piece = piece_of(in.elements());
+  void pack(const std::string& operation, const Tensor& in, int64_t row_length = 1024) {
+    const SignSegments piece = piece_of(in.elements(), row_length);
     const Tensor words = words_.flat(0, sign_words(in.elements()));
     const Tensor header = words_.flat(words.elements(), sign_header_words(piece));
-    add(operation, 0, in.bytes(), [&] { pack_into(in, words, header); });
+    add(operation, 0, in.bytes(), [&] { pack_into(in, words, header, piece); });
+  }
+  // Random numbers, every one zero with a chance of `zeros`: with 2 %, seven of ten words hold a zero.
+  void fill(double zeros) {
+    const Tensor some = random_tensor(*backend_, {std::min<int64_t>(numbers_.elements(), 1 << 22)});
+    const Random random(7, RandomStream::test);
+    float* values = some.data<float>();
+    for (int64_t i = 0; i < some.elements() && zeros > 0.0; ++i)
+      if (random.uniform(static_cast<uint64_t>(i)) < zeros) values[i] = 0.0F;
+    for (int64_t i = 0; i < numbers_.elements(); i += some.elements())
+      backend_->copy(stream_, some.flat(0, std::min(some.elements(), numbers_.elements() - i)),
+                     numbers_.flat(i, std::min(some.elements(), numbers_.elements() - i)));
   }
   std::vector<Tensor> inputs(int workers) const {
     // No power of two apart, where all would meet in one set of the caches: buffers of a real model aren't.

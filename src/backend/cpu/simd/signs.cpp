@@ -29,6 +29,7 @@ struct Format;
 template <>
 struct Format<uint32_t> {
   typedef Singles Vector;
+  typedef int32_t Signed __attribute__((vector_size(lanes * 4)));
   typedef uint32_t Unaligned __attribute__((vector_size(lanes * 4), aligned(4), may_alias));
   static constexpr int64_t vectors = single_vectors;
   static constexpr uint32_t magnitude = 0x7fffffffu, infinity = 0x7f800000u;
@@ -36,10 +37,23 @@ struct Format<uint32_t> {
 template <>
 struct Format<uint16_t> {
   typedef Halves Vector;
+  typedef int16_t Signed __attribute__((vector_size(lanes * 4)));
   typedef uint16_t Unaligned __attribute__((vector_size(lanes * 4), aligned(2), may_alias));
   static constexpr int64_t vectors = half_vectors;
   static constexpr uint16_t magnitude = 0x7fffu, infinity = 0x7f80u;
 };
+
+// Whether a comparison holds in any lane.
+template <class Mask>
+inline bool any(Mask mask) {
+#if defined(__AVX512F__)
+  return _mm512_test_epi32_mask(reinterpret_cast<__m512i>(mask), reinterpret_cast<__m512i>(mask)) != 0;
+#elif defined(__AVX2__)
+  return _mm256_testz_si256(reinterpret_cast<__m256i>(mask), reinterpret_cast<__m256i>(mask)) == 0;
+#else
+  return _mm_movemask_epi8(reinterpret_cast<__m128i>(mask)) != 0;
+#endif
+}
 
 struct WordSigns {
   uint64_t positive, zero, non_finite;  // NaN is not positive
@@ -59,23 +73,21 @@ inline WordSigns word_signs(const Bits* in) {
     worst = magnitude > worst ? magnitude : worst;
   }
   const uint64_t negative = sign_bits(v);
-  const Vector limit = Vector{} + static_cast<Bits>(F::infinity - 1);
-  const auto special = reinterpret_cast<Singles>(worst >= limit);
-  bool ordinary = true;
-#if defined(__AVX512F__)
-  ordinary = _mm512_test_epi32_mask(reinterpret_cast<__m512i>(special), reinterpret_cast<__m512i>(special)) == 0;
-#elif defined(__AVX2__)
-  ordinary = _mm256_testz_si256(reinterpret_cast<__m256i>(special), reinterpret_cast<__m256i>(special)) != 0;
-#else
-  ordinary = _mm_movemask_epi8(reinterpret_cast<__m128i>(special)) == 0;
-#endif
-  if (__builtin_expect(ordinary, 1)) return {~negative, 0, 0};
+  if (__builtin_expect(!any(worst >= Vector{} + static_cast<Bits>(F::infinity - 1)), 1)) return {~negative, 0, 0};
+  // Zeros: magnitude - 1 is negative. As a signed number it is at least infinity - 1 for non-numbers only.
+  using Signed = typename F::Signed;
   Vector mask[F::vectors];
-  for (int64_t i = 0; i < F::vectors; ++i) mask[i] = reinterpret_cast<Vector>((v[i] & F::magnitude) == 0);
+  Signed largest{};
+#pragma GCC unroll 16
+  for (int64_t i = 0; i < F::vectors; ++i) {
+    mask[i] = (v[i] & F::magnitude) - 1;
+    const auto magnitude = reinterpret_cast<Signed>(mask[i]);
+    largest = magnitude > largest ? magnitude : largest;
+  }
   const uint64_t zeros = sign_bits(mask);
+  if (__builtin_expect(!any(largest >= Signed{} + static_cast<Bits>(F::infinity - 1)), 1)) return {~(negative | zeros), zeros, 0};
   for (int64_t i = 0; i < F::vectors; ++i) mask[i] = reinterpret_cast<Vector>((v[i] & F::magnitude) >= F::infinity);
   const uint64_t non_finite = sign_bits(mask);
-  if (__builtin_expect(non_finite == 0, 1)) return {~(negative | zeros), zeros, 0};
   for (int64_t i = 0; i < F::vectors; ++i) mask[i] = reinterpret_cast<Vector>((v[i] & F::magnitude) > F::infinity);
   return {~(negative | zeros | sign_bits(mask)), zeros, non_finite};
 }
