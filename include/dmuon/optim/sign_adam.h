@@ -2,6 +2,7 @@
 // direction would be Signum at the same beta1, because its denominator is positive.) The moments see the agreed +1, -1 or 0
 // and are the same everywhere, so they are global state: "first_moment", "second_moment". Element-wise. A row that falls
 // silent (0 from then on) is still moved by its first moment, while that fades, as under Adam.
+//
 //   p = p * (1 - learning_rate * weight_decay) - learning_rate * factor * (m / correction1) / (sqrt(v / correction2) + epsilon)
 #pragma once
 
