@@ -45,20 +45,30 @@ RunGrid make_run_grid(const DistributionConfiguration& configuration, int ranks,
   return run;
 }
 
-std::unique_ptr<Communicator> divide_ranks(const DistributionConfiguration& configuration, const RunGrid& run, Communicator& all) {
+void require_runs_in_nodes(const DistributionConfiguration& configuration, const RunGrid& run, bool votes,
+                           const std::vector<RankPlace>& ranks) {
   // One rank in every replica: no shard group has to lie in a node.
-  const bool follows_nodes = configuration.nodes > 0 || (configuration.replicas == 0 && run.grid.shards > 1);
-  if (run.nodes > 1 && all.size() % run.nodes == 0 && follows_nodes) {
-    const int run_length = all.size() / run.nodes;
-    for (int rank = 0; rank < all.size(); ++rank) {
-      const int first = rank / run_length * run_length;
-      if (all.node(rank) == all.node(first)) continue;
-      throw ConfigError(text("distribution: ", run.nodes, " nodes of ", run_length, " consecutive ranks each, but rank ", rank, " is on ",
-                             all.host(rank), " and rank ", first, " on ", all.host(first),
-                             "; start the ranks of a node one after the other, as many on each (mpirun --map-by slot), or set "
-                             "distribution.replicas (1 shards over all ranks)"));
-    }
+  const bool shards = run.grid.shards > 1, left = configuration.replicas == 0;
+  const bool follows_nodes = configuration.nodes > 0 || (shards && (left || (votes && run.grid.replicas % run.nodes == 0)));
+  const size_t nodes = static_cast<size_t>(run.nodes);
+  if (nodes == 1 || ranks.size() % nodes != 0 || !follows_nodes) return;
+  const size_t run_length = ranks.size() / nodes;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const size_t first = rank / run_length * run_length;
+    if (ranks[rank].node == ranks[first].node) continue;
+    throw ConfigError(text("distribution: ", run.nodes, " nodes of ", run_length, " consecutive ranks each, but rank ", rank, " is on ",
+                           ranks[rank].host, " and rank ", first, " on ", ranks[first].host,
+                           "; start the ranks of a node one after the other, as many on each (mpirun --map-by slot), or set "
+                           "distribution.replicas (1 shards over all ranks",
+                           votes ? text(", ", ranks.size(), " makes every rank a worker") : "", ")"));
   }
+}
+
+std::unique_ptr<Communicator> divide_ranks(const DistributionConfiguration& configuration, const RunGrid& run, bool votes,
+                                           Communicator& all) {
+  std::vector<RankPlace> ranks;
+  for (int rank = 0; rank < all.size(); ++rank) ranks.push_back({all.node(rank), all.host(rank)});
+  require_runs_in_nodes(configuration, run, votes, ranks);
   return run.nodes > count_nodes(all) ? all.divide_into_nodes(run.nodes, "virtual nodes") : nullptr;
 }
 

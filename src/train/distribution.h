@@ -26,9 +26,22 @@ RunGrid make_run_grid(const DistributionConfiguration& configuration, int ranks,
 // Nodes of a group, by Communicator::node.
 int count_nodes(const Communicator& world);
 
+// Where a rank is: the node's number (Communicator::node) and its name.
+struct RankPlace {
+  int node = 0;
+  std::string host;
+};
+
+// ConfigError naming the first rank that is not on the node of its run of consecutive ranks, where the grid follows the nodes: they are
+// given, or replicas are left to the run, or votes should cross between nodes and all else inside (`votes`, replicas of several ranks,
+// as many on each node).
+void require_runs_in_nodes(const DistributionConfiguration& configuration, const RunGrid& run, bool votes,
+                           const std::vector<RankPlace>& ranks);
+
 // The ranks as the grid wants them: `all` divided into virtual nodes where the run has more than the machine, null where `all`
-// serves. Collective. ConfigError naming the first rank that is not on the node of its run of consecutive ranks.
-std::unique_ptr<Communicator> divide_ranks(const DistributionConfiguration& configuration, const RunGrid& run, Communicator& all);
+// serves. Collective. Errors of require_runs_in_nodes.
+std::unique_ptr<Communicator> divide_ranks(const DistributionConfiguration& configuration, const RunGrid& run, bool votes,
+                                           Communicator& all);
 
 // One stage per unit. ConfigError naming a pattern that matches no unit, with the units there are.
 std::vector<int> make_unit_stages(const DistributionConfiguration& configuration, const Inventory& inventory);

@@ -47,16 +47,23 @@ struct RankCost {
   double optimizer_flops = 0;
 };
 
-// What reductions between nodes stage outside the backend, one at a time (src/comm/collectives.cpp): up to two pieces of
-// 256 KiB from each peer. Inside a node ranks read each other's memory.
-int64_t staging_bytes(const RunGrid& run, const Plan& plan, int64_t element_bytes) {
-  if (run.nodes == 1) return 0;
-  const int64_t peers = (run.grid.replicas > 1 ? run.grid.replicas : run.grid.ranks()) - 1;
-  int64_t largest_slot = 0;
+int64_t largest_slot(const Plan& plan) {
+  int64_t largest = 0;
   for (const UnitLayout& unit : plan.units)
-    for (size_t slot = 0; slot + 1 < unit.cuts.size(); ++slot) largest_slot = std::max(largest_slot, unit.cuts[slot + 1] - unit.cuts[slot]);
+    for (size_t slot = 0; slot + 1 < unit.cuts.size(); ++slot) largest = std::max(largest, unit.cuts[slot + 1] - unit.cuts[slot]);
+  return largest;
+}
+
+// What reductions between nodes stage outside the backend, one at a time (src/comm/collectives.cpp): up to two pieces of
+// 256 KiB from each peer. Inside a node ranks read each other's memory. What is voted on is reduced inside a replica only.
+int64_t staging_bytes(const RunGrid& run, const JobPlans& plans, int64_t element_bytes) {
+  if (run.nodes == 1) return 0;
   constexpr int64_t pieces = int64_t{512} << 10;
-  return std::min({int64_t{8} << 20, peers * largest_slot * element_bytes, peers * pieces});
+  const auto staged = [&](const Plan& plan, int64_t peers) { return peers * std::min(largest_slot(plan) * element_bytes, pieces); };
+  const bool replicas_cross = run.grid.shards > run.grid.ranks() / run.nodes;
+  const int64_t means = staged(plans.mean, (run.grid.replicas > 1 ? run.grid.replicas : run.grid.ranks()) - 1);
+  const int64_t votes = replicas_cross ? staged(plans.vote, run.grid.shards - 1) : 0;
+  return std::min(int64_t{8} << 20, std::max(means, votes));
 }
 
 // Measuring needs ranks that exist.
@@ -109,7 +116,7 @@ RankCost simulate_rank(const Configuration& configuration, const TokenData& data
     evaluate_batch(*plan.model, context, blank_batch(configuration.evaluation.batch_size, configuration.model.context_length));
   }
   cost.memory = backend->allocator().statistics();
-  const int64_t staging = staging_bytes(run, sharded.plan(), size_of(sharded.options().gradient_dtype));
+  const int64_t staging = staging_bytes(run, plans, size_of(sharded.options().gradient_dtype));
   cost.memory.categories[static_cast<size_t>(MemoryCategory::communication)].peak += staging;
   cost.memory.total.peak += staging;
   return cost;
@@ -149,10 +156,11 @@ DryRunReport dry_run(const Configuration& configuration, const TokenData& data, 
 std::string describe_dry_run(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families,
                              const RunGrid& run, int threads) {
   const int ranks = run.grid.ranks();
-  const DryRunReport report = dry_run(configuration, data, families, run, threads);
   const ModelPlan model = make_model(configuration, data, families);
   const Inventory& inventory = model.model->inventory();
   const RunRules rules = make_rules(configuration.optimizer, inventory);
+  require_possible_votes(configuration, run, inventory, rules.table);
+  const DryRunReport report = dry_run(configuration, data, families, run, threads);
   const Plan& plan = report.plans.mean;
   const StepShape shape = step_shape(configuration, ranks);
   const auto tera = [](double flops) { return format_number(flops * 1e-12, 4) + " TFLOP"; };

@@ -19,6 +19,7 @@ VoteMetrics vote_metrics(const VoteReport& report) {
     metrics.tie_share = static_cast<double>(report.tied) / sampled;
     metrics.agreement = static_cast<double>(report.agreeing) / (sampled * report.workers);
   }
+  metrics.matrix = report.matrix;
   if (!report.matrix.empty()) {
     metrics.operator_norm_ratio = report.operator_norm_ratio;
     metrics.largest_change = report.largest_change;
@@ -54,6 +55,7 @@ Json to_json(const StepMetrics& metrics) {
     set("vote_agreement", metrics.votes->agreement);
     set("vote_operator_norm_ratio", metrics.votes->operator_norm_ratio);
     set("vote_largest_change", metrics.votes->largest_change);
+    if (!metrics.votes->matrix.empty()) line.set("vote_matrix", metrics.votes->matrix);
   }
   line.set("tokens_per_second", metrics.tokens_per_second);
   line.set("peak_bytes", metrics.peak_bytes);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "dmuon/core/file.h"
 #include "dmuon/core/json.h"
@@ -16,6 +17,7 @@ struct VoteMetrics {
   std::optional<double> agreement;            // of sampled bits, over all workers, that equal the vote
   std::optional<double> operator_norm_ratio;  // of one matrix of votes S, m x n: ||S||_op / (sqrt m + sqrt n)
   std::optional<double> largest_change;       // of an element of that matrix
+  std::string matrix;                         // its name, another one each time; empty where none was measured
   int64_t bytes_sent = 0;                     // of StepMetrics::sent, for votes alone
   int64_t observation_bytes_sent = 0;         // to learn the above; in no other count
 };

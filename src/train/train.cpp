@@ -62,19 +62,14 @@ void report_resumed(Communicator& world, const CheckpointReader& reader, const T
                        " tokens seen, next sample ", format_count(state.samples), ", parameters ", hash));
 }
 
-RunGrid checked_grid(const Configuration& configuration, int ranks, int machine_nodes) {
-  RunGrid grid = make_run_grid(configuration.distribution, ranks, machine_nodes, any_rule_votes(configuration.optimizer));
-  require_possible_votes(configuration, grid);
-  return grid;
-}
-
 void print_dry_run(const TrainArguments& arguments, const Configuration& configuration, const std::vector<ModelFamily>& families, int ranks,
                    int machine_nodes, int threads) {
   // Sizes need no data where the configuration says how many ids there are.
   const bool sizes_only = configuration.data.train.empty() && configuration.model.vocabulary_size > 0;
   const TokenData data = sizes_only ? TokenData{} : open_data(configuration, nullptr);
   if (arguments.dry_run_ranks > 0) ranks = arguments.dry_run_ranks, machine_nodes = 1;
-  std::printf("%s", describe_dry_run(configuration, data, families, checked_grid(configuration, ranks, machine_nodes), threads).c_str());
+  const RunGrid grid = make_run_grid(configuration.distribution, ranks, machine_nodes, any_rule_votes(configuration.optimizer));
+  std::printf("%s", describe_dry_run(configuration, data, families, grid, threads).c_str());
 }
 
 std::string vote_banner(const Configuration& configuration, const RunGrid& grid, const ShardedModel& sharded) {
@@ -125,6 +120,7 @@ int run_on_grid(const TrainArguments& arguments, const Configuration& configurat
     model = make_model(configuration, data, families);
     rules = make_rules(configuration.optimizer, model.model->inventory());
     sharding = sharded_options(configuration.distribution, model.model->inventory(), grid.grid);
+    require_possible_votes(configuration, grid, model.model->inventory(), rules.table);
     sharding.trace = trace.trace();
     sharding.vote_seed = static_cast<uint64_t>(configuration.seed);
   });
@@ -247,8 +243,9 @@ int run(const TrainArguments& arguments, World& launched, const std::vector<Mode
   RunGrid grid;
   std::unique_ptr<Communicator> divided;
   agreed(all, [&] {
-    grid = checked_grid(configuration, all.size(), machine_nodes);
-    divided = divide_ranks(configuration.distribution, grid, all);
+    const bool votes = any_rule_votes(configuration.optimizer);
+    grid = make_run_grid(configuration.distribution, all.size(), machine_nodes, votes);
+    divided = divide_ranks(configuration.distribution, grid, votes, all);
   });
   if (!divided) return run_on_grid(arguments, configuration, launched, all, grid, threads, families);
   divided->set_deadline(configuration.communication.start_timeout_seconds);

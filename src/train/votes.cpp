@@ -5,23 +5,60 @@
 #include "dmuon/backend/sign_segments.h"
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
+#include "dmuon/data/sample_order.h"
 #include "train/local_state.h"
 #include "train/run.h"
 
 namespace dmuon {
 
-void require_possible_votes(const Configuration& configuration, const RunGrid& run) {
-  if (!any_rule_votes(configuration.optimizer)) return;
+namespace {
+
+// Sequences of a step by worker, the same in every step: block() divides by rank.
+std::vector<int64_t> worker_sequences(const Configuration& configuration, const RankGrid& grid) {
+  const int64_t batch = step_shape(configuration, grid.ranks()).global_batch;
+  std::vector<int64_t> sequences(static_cast<size_t>(grid.replicas), 0);
+  for (int rank = 0; rank < grid.ranks(); ++rank)
+    sequences[static_cast<size_t>(grid.replica_of(rank))] += block(batch, rank, grid.ranks()).count;
+  return sequences;
+}
+
+// The momentum of a worker without samples stays 0, and all such workers send the same signs of zeros: a bloc that outvotes others.
+void require_samples(const Configuration& configuration, const RankGrid& grid) {
+  const std::vector<int64_t> sequences = worker_sequences(configuration, grid);
+  const auto idle = std::find(sequences.begin(), sequences.end(), 0);
+  if (idle == sequences.end()) return;
+  const int64_t length = configuration.model.context_length;
+  const int64_t batch = step_shape(configuration, grid.ranks()).global_batch;
+  const int64_t needed = int64_t{grid.replicas - 1} * grid.shards + 1;  // ranks fill up in their order
+  throw ConfigError(text("training.batch_tokens = ", configuration.training.batch_tokens, ": ", batch, " sequences of ", length,
+                         " tokens on ", grid.ranks(), " ranks leave worker ", idle - sequences.begin(), " of ", grid.replicas,
+                         " without any in every step, and it would vote all the same, with nothing to say; choose at least ",
+                         needed * length, " tokens (", needed, " sequences), or fewer workers (distribution.replicas)"));
+}
+
+void require_shards_for_stage_3(const Configuration& configuration, const RunGrid& run, const Inventory& inventory,
+                                const RuleTable& table) {
+  if (run.grid.shards > 1) return;
   const DistributionConfiguration& distribution = configuration.distribution;
-  const bool gathers = distribution.stage == 3 || std::any_of(distribution.unit_stages.begin(), distribution.unit_stages.end(),
-                                                              [](const std::string& entry) { return entry.ends_with("=3"); });
-  if (gathers && run.grid.shards == 1)
+  const std::vector<int> stages = make_unit_stages(distribution, inventory);
+  for (size_t i = 0; i < inventory.parameters().size(); ++i) {
+    const auto unit = static_cast<size_t>(inventory.parameters()[i].unit);
+    if (stages[unit] != 3 || !is_voted(table, static_cast<int>(i))) continue;
     throw ConfigError(
-        text("distribution.", distribution.stage == 3 ? "stage = 3" : "unit_stages with stage 3",
+        text("distribution.", distribution.stage == 3 ? "stage = 3" : "unit_stages", " for unit ", inventory.units()[unit].name,
              " with a voting rule and distribution.replicas = ", distribution.replicas, " on ", run.grid.ranks(),
              " ranks: every rank is a worker that holds all parameters it votes on, so there is nothing to shard; choose "
              "stage 1 or 2, or fewer replicas (distribution.replicas = the number of nodes), whose ranks share a worker's part"));
-  if (distribution.vote_transport == "hierarchical" && run.nodes == 1)
+  }
+}
+
+}  // namespace
+
+void require_possible_votes(const Configuration& configuration, const RunGrid& run, const Inventory& inventory, const RuleTable& table) {
+  if (!any_rule_votes(configuration.optimizer)) return;
+  require_samples(configuration, run.grid);
+  require_shards_for_stage_3(configuration, run, inventory, table);
+  if (configuration.distribution.vote_transport == "hierarchical" && run.nodes == 1)
     throw ConfigError(
         "distribution.vote_transport = hierarchical counts inside nodes first, and all ranks are on one node; choose auto, or name virtual "
         "nodes with distribution.nodes");
@@ -39,6 +76,12 @@ std::vector<std::string> worker_notes(const Configuration& configuration, const 
   else if (grid.replicas % 2 == 0)
     notes.push_back(text(grid.replicas, " workers can tie, and one of them then decides alone: in a single vote they err as often as ",
                          grid.replicas - 1, " do"));
+  const std::vector<int64_t> sequences = worker_sequences(configuration, grid);
+  const auto [least, most] = std::minmax_element(sequences.begin(), sequences.end());
+  if (*least != *most)
+    notes.push_back(text("workers have ", *least, " to ", *most, " sequences of a step and one vote each, whatever their share; ",
+                         "training.batch_tokens in multiples of ", grid.ranks() * configuration.model.context_length,
+                         " gives all of them as many"));
   if (configuration.distribution.vote_transport == "int8_sum" && vote_sum_dtype(grid.replicas) != DType::int8)
     notes.push_back(text("distribution.vote_transport = int8_sum: the votes of ", grid.replicas,
                          " workers do not fit int8, so sums travel as ", name_of(vote_sum_dtype(grid.replicas))));
@@ -98,11 +141,13 @@ PredictedTraffic predict_traffic(const Configuration& configuration, const Inven
   const DistributionConfiguration& distribution = configuration.distribution;
   const auto micro_batches = static_cast<double>(step_shape(configuration, grid.ranks()).micro_batches);
   const double reductions = distribution.stage == 1 && distribution.reduce != "every" ? 1.0 : micro_batches;
+  // Stage 3 gathers inside a replica before each use; between replicas owners publish once a step, whatever the stage.
   const double gathers = distribution.stage == 3 ? 2.0 * micro_batches : 1.0;
-  const double once = reductions * (distribution.gradient_dtype == "bfloat16" ? 2.0 : 4.0) +
-                      gathers * (distribution.compute_dtype == "bfloat16" ? 2.0 : 4.0);
+  const double reduced = reductions * (distribution.gradient_dtype == "bfloat16" ? 2.0 : 4.0);
+  const double published = distribution.compute_dtype == "bfloat16" ? 2.0 : 4.0;
   const double inside = (grid.shards - 1.0) / grid.shards, between = (grid.replicas - 1.0) / grid.replicas / grid.shards;
-  bytes.others = once * (buffer_elements(mean) * (inside + between) + buffer_elements(vote) * inside);
+  bytes.others = (reduced + gathers * published) * inside * (buffer_elements(mean) + buffer_elements(vote)) +
+                 (reduced + published) * between * buffer_elements(mean);
   bytes.float32 = all_reduce_bytes_per_rank(grid.ranks(), inventory.elements(), 4);
   return bytes;
 }

@@ -12,11 +12,13 @@
 
 namespace dmuon {
 
-// ConfigError for what a voting rule cannot be joined with on this grid: the key, and the remedy. What no grid allows, the
-// configuration has refused. Nothing for a run without votes.
-void require_possible_votes(const Configuration& configuration, const RunGrid& run);
+// ConfigError for what a voting rule cannot be joined with on this grid: the key, and the remedy. That is a worker without a sequence
+// in any step, a transport that needs nodes, and stage 3 of a unit with voted tensors where a worker is one rank. What no grid
+// allows, the configuration has refused. Nothing for a run without votes.
+void require_possible_votes(const Configuration& configuration, const RunGrid& run, const Inventory& inventory, const RuleTable& table);
 
-// What a user should know of this number of workers (of the settings themselves: vote_notes); none without votes.
+// What a user should know of this number of workers and of their shares of a step (of the settings themselves: vote_notes); none
+// without votes.
 std::vector<std::string> worker_notes(const Configuration& configuration, const RunGrid& run);
 
 // Elements of tensors that are voted on, and of all others.

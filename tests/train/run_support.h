@@ -17,6 +17,13 @@
 
 namespace dmuon::testing {
 
+// How often a part occurs in a text.
+inline size_t count(const std::string& text, const std::string& part) {
+  size_t found = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++found;
+  return found;
+}
+
 // A directory that goes when the test ends, with a text to learn and a configuration of a model that trains in a blink.
 class SmallRun {
  public:

@@ -6,18 +6,13 @@
 #include "train/run_support.h"
 
 using namespace dmuon;
+using dmuon::testing::count;
 using dmuon::testing::Ended;
 using dmuon::testing::SmallRun;
 
 namespace {
 
 std::string set(const std::string& key, const std::string& value) { return text(" --set 'distribution.", key, "=", value, "'"); }
-
-size_t count(const std::string& text, const std::string& part) {
-  size_t found = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++found;
-  return found;
-}
 
 std::vector<double> losses(const SmallRun& run, const std::string& output) {
   std::vector<double> out;

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "dmuon/core/error.h"
+#include "dmuon/core/text.h"
 #include "dmuon/train/generator.h"
 #include "models/gpt2.h"
 #include "support/catch.h"
@@ -95,6 +96,33 @@ TEST_CASE("the grid follows the machine or the configuration, and divides") {
   CHECK_THROWS_AS(grid(3, 0, 4, 1), ConfigError);
   CHECK_THROWS_AS(grid(0, 3, 4, 1), ConfigError);
   CHECK_THROWS_AS(grid(1, 0, 4, 2), ConfigError);
+}
+
+TEST_CASE("ranks that follow the nodes lie in runs; replicas that are given bind runs of votes only") {
+  DistributionConfiguration configuration;
+  const auto error = [&](int replicas, bool votes, const std::vector<int>& nodes) -> std::string {
+    configuration.replicas = replicas;
+    std::vector<RankPlace> ranks;
+    for (int node : nodes) ranks.push_back({node, text("host", node)});
+    try {
+      const RunGrid run = make_run_grid(configuration, static_cast<int>(nodes.size()), 2, votes);
+      require_runs_in_nodes(configuration, run, votes, ranks);
+      return "none";
+    } catch (const ConfigError& found) {
+      return found.what();
+    }
+  };
+  const std::vector<int> by_slot{0, 0, 1, 1}, by_node{0, 1, 0, 1};
+  for (bool votes : {false, true})
+    for (int replicas : {0, 1, 2, 4}) CHECK(error(replicas, votes, by_slot) == "none");
+  for (const std::string& straddling : {error(0, false, by_node), error(2, true, by_node)}) {
+    CHECK(straddling.find("rank 1 is on host1 and rank 0 on host0") != std::string::npos);
+    CHECK(straddling.find("distribution.replicas") != std::string::npos);
+  }
+  CHECK(error(2, true, {0, 0, 0, 1}).find("rank 3 is on host1 and rank 2 on host0") != std::string::npos);
+  CHECK(error(2, false, by_node) == "none");
+  CHECK(error(1, true, by_node) == "none");                                     // over all ranks, as asked
+  for (int replicas : {0, 4}) CHECK(error(replicas, true, by_node) == "none");  // every rank a worker
 }
 
 TEST_CASE("stages of units: the first pattern that matches holds, one that decides nothing is refused") {

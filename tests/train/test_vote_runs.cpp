@@ -6,6 +6,7 @@
 #include "train/run_support.h"
 
 using namespace dmuon;
+using dmuon::testing::count;
 using dmuon::testing::Ended;
 using dmuon::testing::SmallRun;
 
@@ -47,6 +48,7 @@ TEST_CASE("a run of votes tells what its votes were like") {
     const double tied = line.at("vote_tie_share").as_number(), agree = line.at("vote_agreement").as_number();
     CHECK((tied > 0.0 && tied < 0.7));
     CHECK((agree > 0.5 && agree < 1.0));
+    CHECK(line.at("vote_matrix").as_string().starts_with("blocks."));
     const double ratio = line.at("vote_operator_norm_ratio").as_number();
     CHECK((ratio > 0.5 && ratio < 6.0));
     CHECK(line.at("vote_largest_change").as_number() == Approx(0.002).epsilon(1e-3));
@@ -183,7 +185,41 @@ TEST_CASE("what votes cannot be joined with is refused by name, with a remedy") 
   refused(1, transport("hierarchical") + "--dry-run --ranks 4 ", {"distribution.vote_transport", "distribution.nodes"});
   refused(2, transport("hierarchical"), {"distribution.vote_transport", "distribution.nodes"});
   refused(3, "--set distribution.replicas=2", {"distribution.replicas = 2", "3 ranks"});
+  // Sequences have 16 tokens, and ranks fill up in their order.
+  refused(4, "--set training.batch_tokens=16", {"training.batch_tokens = 16", "1 sequences", "worker 1 of 4", "at least 64 tokens"});
+  refused(4, "--set training.batch_tokens=32 --set distribution.replicas=2",
+          {"training.batch_tokens = 32", "2 sequences", "worker 1 of 2", "at least 48 tokens", "distribution.replicas"});
+  refused(1, "--set training.batch_tokens=48 --dry-run --ranks 4", {"training.batch_tokens = 48", "worker 3 of 4"});
   refused(1, transport("packed_scater"), {"distribution.vote_transport", "packed_scatter"});
+}
+
+TEST_CASE("workers of unlike shares are told, alike ones are not") {
+  const SmallRun run;
+  const auto output = [&](const std::string& name, const std::string& arguments) {
+    const Ended ended = run.train(4, name, votes + "--set training.steps=1 " + arguments);
+    INFO(ended.output);
+    CHECK(ended.exit_code == 0);
+    return ended.output;
+  };
+  CHECK(output("six", "").find("workers have 1 to 2 sequences of a step and one vote each") != std::string::npos);
+  CHECK(output("eight", "--set training.batch_tokens=128").find("one vote each") == std::string::npos);
+  CHECK(output("three", "--set training.batch_tokens=48 --set distribution.replicas=2").find("workers have 1 to 2 sequences") !=
+        std::string::npos);
+}
+
+TEST_CASE("a message that is not finite ends a run of votes on every rank, said once, and nothing is saved of it") {
+  const SmallRun run;
+  // After the first step the decay of this vector, which is a part of its message, is beyond float32; loss and gradients are not.
+  const Ended ended = run.train(3, "message",
+                                votes + R"(--set 'optimizer.overrides=[{"match": "final_norm.weight", "rule": "signum", )"
+                                        R"("learning_rate": 1e34, "decay": "coupled", "weight_decay": 1e6}]' )"
+                                        "--set training.non_finite=skip --set checkpoint.interval=1");
+  INFO(ended.output);
+  CHECK(ended.exit_code == 3);
+  CHECK(count(ended.output, "step 2: the message that a worker would send of parameter final_norm.weight") == 1);
+  CHECK(count(ended.output, "covers gradients") == 1);
+  CHECK(std::filesystem::exists(run.path("message") + "/checkpoints/step-00000001"));
+  CHECK_FALSE(std::filesystem::exists(run.path("message") + "/checkpoints/step-00000002"));
 }
 
 TEST_CASE("a number that is not finite ends a run of votes on every rank, saying once what and where") {
@@ -192,12 +228,13 @@ TEST_CASE("a number that is not finite ends a run of votes on every rank, saying
   const Ended ended = run.train(3, "nan", votes + diverging);
   INFO(ended.output);
   CHECK(ended.exit_code == 3);
-  CHECK(ended.output.find("is not finite") != std::string::npos);
+  CHECK(count(ended.output, "is not finite") == 1);
   CHECK_FALSE(std::filesystem::exists(run.path("nan") + "/checkpoints/step-00000004"));
   const Ended skipped = run.train(3, "skip", votes + diverging + "--set training.non_finite=skip --set training.maximum_skips=2");
   INFO(skipped.output);
   CHECK(skipped.exit_code == 3);
-  CHECK(skipped.output.find("3 steps in a row") != std::string::npos);
+  CHECK(count(skipped.output, "3 steps in a row") == 1);
+  CHECK(count(skipped.output, "the update is skipped") == 2);
 }
 
 TEST_CASE("a worker that dies ends the job within ten seconds, and is named") {
