@@ -104,15 +104,6 @@ void check_vote(const Configuration& c, Findings& findings) {
     findings.add(text("distribution.method = \"", d.method,
                       "\": a voting rule keeps one momentum for each worker and updates at its owner; choose \"owner\", which with "
                       "distribution.replicas = 0 makes every rank a worker"));
-  if (d.replicas != 0) return;
-  const auto refuse_stage = [&](const std::string& what) {
-    findings.add(text(what,
-                      ": with a voting rule and distribution.replicas = 0 every rank is a worker with whole parameters, so there is "
-                      "nothing to shard; choose stage 1 or 2, or distribution.replicas = the number of nodes for the hybrid with owners"));
-  };
-  if (d.stage == 3) refuse_stage("distribution.stage = 3");
-  for (size_t i = 0; i < d.unit_stages.size(); ++i)
-    if (d.unit_stages[i].ends_with("=3")) refuse_stage(text("distribution.unit_stages.", i, " = \"", d.unit_stages[i], "\""));
 }
 
 bool path_safe(const std::string& name) {

@@ -13,6 +13,7 @@
 #include "train/banner.h"
 #include "train/devices.h"
 #include "train/dry_run.h"
+#include "train/same_run.h"
 #include "train/signals.h"
 #include "train/threads.h"
 #include "train/trace_output.h"

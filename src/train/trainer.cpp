@@ -11,6 +11,7 @@
 #include "dmuon/optim/clipping.h"
 #include "train/batches.h"
 #include "train/evaluation.h"
+#include "train/non_finite.h"
 #include "train/signals.h"
 #include "train/votes.h"
 
@@ -151,7 +152,9 @@ void Trainer::step() {
     state_.skips_in_a_row = 0;
   } else {
     updated_ = false;
-    refuse_or_skip(report, loss);
+    ++state_.skips_in_a_row;
+    const std::string skipped = skip_or_end(parts_.configuration.training, state_, report, loss);
+    if (parts_.world.rank() == 0) log_warning(skipped);
   }
   clock.enter(StepPhase::other);
 
@@ -175,15 +178,11 @@ void Trainer::step() {
   account(report, loss, finite);
 }
 
-// A message that is not a number is found after momenta have taken it in: nothing to go on with, whatever the policy.
 UpdateCounters Trainer::update(std::span<const StepValues> values) {
   try {
     return parts_.sharded.update(values, observes_votes());
   } catch (const NumericalError& error) {  // the same on every rank
-    const bool skips = parts_.configuration.training.non_finite == "skip";
-    throw AgreedError(ExitCode::numerical,
-                      text("step ", state_.step, ": ", error.what(),
-                           skips ? " (training.non_finite = skip covers gradients; here momenta have changed already)" : ""));
+    end_by_message(parts_.configuration.training, state_.step, error);
   }
 }
 
@@ -210,24 +209,6 @@ void Trainer::account(const GradientReport& report, double loss, bool finite) {
   metrics_.tokens_per_second = static_cast<double>(shape_.global_batch * training_.length()) / metrics_.step_seconds;
   metrics_.peak_bytes = parts_.backend.allocator().statistics().total.peak + parts_.staging().total.peak;
   metrics_.skipped = !finite;
-}
-
-// All ranks come here together with the same report: the policy needs no further agreement.
-void Trainer::refuse_or_skip(const GradientReport& report, double loss) {
-  const std::string what = text("step ", state_.step, ": ",
-                                report.finite ? text("the loss is not finite (", format_number(loss), ")")
-                                              : text("the gradient of ", report.first_non_finite, " is not finite"),
-                                ", loss ", format_number(loss));
-  ++state_.skips_in_a_row;
-  const TrainingConfiguration& training = parts_.configuration.training;
-  if (training.non_finite == "skip" && state_.skips_in_a_row <= training.maximum_skips) {
-    if (parts_.world.rank() == 0) log_warning(text(what, "; the update is skipped (training.non_finite = skip)"));
-    return;
-  }
-  throw AgreedError(
-      ExitCode::numerical,
-      text(what, training.non_finite == "skip" ? text("; ", state_.skips_in_a_row, " steps in a row (training.maximum_skips)") : "",
-           ". Nothing was updated or saved; lower the learning rate or look at the data, then resume from the last checkpoint"));
 }
 
 std::optional<double> Trainer::evaluate_now() {
@@ -304,24 +285,6 @@ void Trainer::save_now() {
       log_warning(text("step ", state_.step, " was not saved (failure ", failed_saves_, " of at most ", checkpoint.maximum_failures - 1,
                        "): ", error.what()));
   }
-}
-
-void require_same_run(const CheckpointReader& reader, const Configuration& configuration, const Json& model_settings, const Json& rules) {
-  const auto differ = [&](const std::string& what, const Json& saved, const Json& now) {
-    if (!(saved == now))
-      throw CheckpointError(text(reader.path().string(), " was written with another ", what, ": ", saved.dump(), " there, ", now.dump(),
-                                 " now; resume with the configuration of the run, or start a new one with another \"output\""));
-  };
-  const Json saved = reader.configuration();
-  differ("seed", saved.at("seed"), Json(configuration.seed));
-  const Json saved_model = parse_json(reader.text_of("model.json"), "model.json");
-  for (const auto& [key, value] : model_settings.as_object())
-    if (const Json* other = saved_model.find(key)) differ("model." + key, *other, value);
-  const Json saved_rules = parse_json(reader.text_of("rules.json"), "rules.json");
-  if (saved_rules.as_array().size() != rules.as_array().size()) differ("routing of parameters to rules", saved_rules, rules);
-  for (size_t i = 0; i < rules.as_array().size(); ++i)
-    for (const char* key : {"rule", "description", "parameters"})
-      differ(text("optimizer ", key), saved_rules.as_array()[i].at(key), rules.as_array()[i].at(key));
 }
 
 }  // namespace dmuon

@@ -49,7 +49,6 @@ class Trainer {
   UpdateCounters update(std::span<const StepValues> values);
   int64_t expected_newton_schulz_calls() const;
   void account(const GradientReport& report, double loss, bool finite);
-  void refuse_or_skip(const GradientReport& report, double loss);
   std::optional<double> evaluate_now();
   void sample_now();
   void save_now();
@@ -77,8 +76,5 @@ class Trainer {
   int failed_saves_ = 0;
   int64_t last_saved_step_ = -1;
 };
-
-// Names what a resumed run must not change and where it does: seed, model, rules. CheckpointError.
-void require_same_run(const CheckpointReader& reader, const Configuration& configuration, const Json& model_settings, const Json& rules);
 
 }  // namespace dmuon

@@ -45,8 +45,8 @@ void require_shards_for_stage_3(const Configuration& configuration, const RunGri
     const auto unit = static_cast<size_t>(inventory.parameters()[i].unit);
     if (stages[unit] != 3 || !is_voted(table, static_cast<int>(i))) continue;
     throw ConfigError(
-        text("distribution.", distribution.stage == 3 ? "stage = 3" : "unit_stages", " for unit ", inventory.units()[unit].name,
-             " with a voting rule and distribution.replicas = ", distribution.replicas, " on ", run.grid.ranks(),
+        text("distribution.", distribution.stage == 3 ? "stage = 3" : "unit_stages", ": unit ", inventory.units()[unit].name,
+             " at stage 3 with a voting rule and distribution.replicas = ", distribution.replicas, " on ", run.grid.ranks(),
              " ranks: every rank is a worker that holds all parameters it votes on, so there is nothing to shard; choose "
              "stage 1 or 2, or fewer replicas (distribution.replicas = the number of nodes), whose ranks share a worker's part"));
   }

@@ -149,11 +149,7 @@ TEST_CASE("votes: what they cannot be joined with is refused with the remedy") {
   for (const char* method : {"gather", "replicated"})
     CHECK_THAT(with(sign_muon, text(R"({"method": ")", method, R"("})")),
                Contains(text("distribution.method = \"", method, "\"")) && Contains("choose \"owner\""));
-  CHECK_THAT(with(sign_muon, R"({"stage": 3})"), Contains("distribution.stage = 3") && Contains("distribution.replicas"));
-  CHECK_THAT(with(sign_muon, R"({"stage": 2, "unit_stages": ["embedding=2", "blocks.*=3"]})"),
-             Contains("distribution.unit_stages.1 = \"blocks.*=3\"") && Contains("distribution.replicas") &&
-                 !Contains("distribution.stage") && !Contains("embedding=2"));
-  CHECK(with(sign_muon, R"({"stage": 3, "replicas": 2})") == "no error");
+  CHECK(with(sign_muon, R"({"stage": 3})") == "no error");  // the ranks decide whether a worker has shards
   CHECK(with(R"({"rule": "muon"})", R"({"stage": 3})") == "no error");
   CHECK_THAT(error_of(R"({"optimizer": {"overrides": [{"match": "head*", "rule": "signum"}]}, "distribution": {"method": "gather"}})"),
              Contains("distribution.method = \"gather\""));

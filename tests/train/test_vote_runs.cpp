@@ -180,7 +180,7 @@ TEST_CASE("what votes cannot be joined with is refused by name, with a remedy") 
   refused(1, "--set distribution.method=gather", {"distribution.method", "gather", "owner"});
   refused(1, "--set distribution.method=replicated", {"distribution.method", "replicated", "owner"});
   refused(2, "--set distribution.stage=3", {"distribution.stage", "distribution.replicas"});
-  refused(2, "--set 'distribution.unit_stages=[\"blocks.*=3\"]'", {"distribution.stage", "distribution.replicas"});
+  refused(2, "--set 'distribution.unit_stages=[\"blocks.1=3\"]'", {"distribution.unit_stages", "unit blocks.1", "distribution.replicas"});
   refused(2, "--set distribution.replicas=2 --set distribution.stage=3", {"distribution.stage", "distribution.replicas"});
   refused(1, transport("hierarchical") + "--dry-run --ranks 4 ", {"distribution.vote_transport", "distribution.nodes"});
   refused(2, transport("hierarchical"), {"distribution.vote_transport", "distribution.nodes"});
@@ -191,6 +191,15 @@ TEST_CASE("what votes cannot be joined with is refused by name, with a remedy") 
           {"training.batch_tokens = 32", "2 sequences", "worker 1 of 2", "at least 48 tokens", "distribution.replicas"});
   refused(1, "--set training.batch_tokens=48 --dry-run --ranks 4", {"training.batch_tokens = 48", "worker 3 of 4"});
   refused(1, transport("packed_scater"), {"distribution.vote_transport", "packed_scatter"});
+}
+
+TEST_CASE("a unit without voted tensors may be of stage 3 where every rank is a worker") {
+  const SmallRun run;
+  REQUIRE(run.train(2, "one", votes).exit_code == 0);
+  const Ended ended = run.train(2, "mixed", votes + "--set 'distribution.unit_stages=[\"embedding=3\"]'");
+  INFO(ended.output);
+  REQUIRE(ended.exit_code == 0);
+  CHECK(run.tensors("mixed", 12) == run.tensors("one", 12));
 }
 
 TEST_CASE("workers of unlike shares are told, alike ones are not") {
