@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 
 #include "dmuon/comm/world.h"
 #include "dmuon/core/text.h"
@@ -48,13 +47,6 @@ double seconds_of_both(const std::vector<Interval>& a, const std::vector<Interva
   return seconds_of(both);
 }
 
-// Of this host's (virtual) network card; 0 where there is none of that name.
-double link_bytes() {
-  double bytes = 0.0;
-  std::ifstream("/sys/class/net/eth0/statistics/tx_bytes") >> bytes;
-  return bytes;
-}
-
 // One configuration with one value of distribution.overlap, over a transport that can be silenced.
 class Side {
  public:
@@ -76,7 +68,7 @@ class Side {
     training_.step();
     training_.sharded().wait_for_parameters();
     synchronize();
-    const double link = link_bytes();
+    const double link = network_card_bytes();
     training_.step();
     synchronize();
     const auto start = std::chrono::steady_clock::now();
@@ -95,7 +87,7 @@ class Side {
     }
     training_.sharded().wait_for_parameters();
     synchronize();
-    if (!silent) card_bytes.push_back((link_bytes() - link) / (steps + 1));
+    if (!silent) card_bytes.push_back((network_card_bytes() - link) / (steps + 1));
     *silent_ = false;
   }
 

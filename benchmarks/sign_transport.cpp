@@ -30,29 +30,24 @@ struct Way {
 struct Measured {
   double seconds = 0;             // median of the slowest rank's
   double bytes = 0, between = 0;  // of a rank, on average
+  double card = 0;                // of a node, on average: what its network card sent, with the headers of the network
 };
 
 class SignTransport {
  public:
-  SignTransport(const Arguments& arguments, Communicator& group, int nodes)
-      : arguments_(arguments), group_(group), nodes_(nodes), backend_(make_backend(arguments)), stream_(make_inline_stream()) {
-    links_.all = links_.inside = links_.between = measure_link(*backend_, group, *stream_);
-    if (nodes > 1 && nodes < group.size()) {
-      const int per_node = group.size() / nodes;
-      const auto node = group.split(group.node(group.rank()), group.rank(), "node");
-      const auto column = group.split(group.rank() % per_node, group.rank(), "column");
-      links_.inside = agreed(measure_link(*backend_, *node, *stream_));
-      links_.between = agreed(measure_link(*backend_, *column, *stream_));
-    }
-  }
+  SignTransport(const Arguments& arguments, Communicator& group)
+      : arguments_(arguments),
+        group_(group),
+        nodes_(vote_size(group, 0).nodes),
+        backend_(make_backend(arguments)),
+        stream_(make_inline_stream()),
+        links_(measure_vote_links(*backend_, group, *stream_)) {}
 
   void describe() const {
-    const auto link = [](const LinkCost& l) {
-      return text(vote_seconds_text(l.latency_seconds), " a message, ", format_bytes(static_cast<int64_t>(1 / l.seconds_per_byte)), "/s");
-    };
-    std::fprintf(stderr, "%d workers on %d nodes; link of the group: %s", group_.size(), nodes_, link(links_.all).c_str());
+    std::fprintf(stderr, "%d workers on %d nodes; link of the group: %s", group_.size(), static_cast<int>(nodes_),
+                 link_text(links_.all).c_str());
     if (nodes_ > 1 && nodes_ < group_.size())
-      std::fprintf(stderr, "; inside a node: %s; between: %s", link(links_.inside).c_str(), link(links_.between).c_str());
+      std::fprintf(stderr, "; inside a node: %s; between: %s", link_text(links_.inside).c_str(), link_text(links_.between).c_str());
     std::fputc('\n', stderr);
   }
 
@@ -73,6 +68,7 @@ class SignTransport {
       row.set("predicted_milliseconds", 1e3 * ways[w].predicted);
       row.set("bytes_per_worker", m.bytes);
       row.set("bytes_between_nodes_per_worker", m.between);
+      row.set("network_card_bytes_per_node", m.card);
       row.set("times_fewer_bytes", m.bytes > 0 ? measured[0].bytes / m.bytes : 0.0);
       row.set("times_faster", measured[0].seconds / m.seconds);
       rows.push_back(std::move(row));
@@ -80,12 +76,6 @@ class SignTransport {
   }
 
  private:
-  LinkCost agreed(const LinkCost& link) {
-    const double mine[] = {link.latency_seconds, link.seconds_per_byte};
-    const std::vector<double> most = group_.all_reduce(mine, ReduceOperation::maximum);
-    return {most[0], most[1]};
-  }
-
   std::vector<Way> ways_of(int64_t votes, std::vector<Tensor>& memory, std::vector<std::unique_ptr<VoteTransport>>& transports) {
     std::vector<Way> ways;
     for (const auto& [name, dtype] : {std::pair{"all_reduce fp32", DType::float32}, std::pair{"all_reduce bf16", DType::bfloat16},
@@ -97,7 +87,7 @@ class SignTransport {
                       [this] { return group_.traffic(); }});
     }
     const int64_t words = divide_up(votes, 64);
-    const Tensor bits = backend_->allocate({words}, DType::int64, MemoryCategory::gradients, "votes");
+    const Tensor bits = group_.allocate(*backend_, {words}, DType::int64, MemoryCategory::gradients, "votes");
     std::fill_n(bits.data<int64_t>(), words, 0x5555'3333'0f0f'00ffll * (1 + group_.rank()));
     const VoteSize size{group_.size(), nodes_, words};
     for (const VoteTransportKind kind : possible_vote_transports(size)) {
@@ -117,15 +107,22 @@ class SignTransport {
     return group_.all_reduce(std::span(&mine, 1), ReduceOperation::maximum)[0] / static_cast<double>(calls);
   }
 
-  // Bytes of one call, which also warms up pages and connections.
+  // Bytes of one call, after one that warmed up pages and connections. A few packets of barriers are counted with it.
   Measured count_bytes(const Way& way) {
+    way.run();
     const TrafficBytes before = way.traffic();
+    group_.barrier(*stream_);
+    const double card_before = network_card_bytes();
+    group_.barrier(*stream_);
     way.run();
     stream_->synchronize();
+    group_.barrier(*stream_);
+    const bool first_of_node = group_.rank() == 0 || group_.node(group_.rank()) != group_.node(group_.rank() - 1);
+    const double card = first_of_node ? network_card_bytes() - card_before : 0;
     const TrafficBytes after = way.traffic();
-    const double mine[] = {static_cast<double>(after.inside - before.inside), static_cast<double>(after.between - before.between)};
+    const double mine[] = {static_cast<double>(after.inside - before.inside), static_cast<double>(after.between - before.between), card};
     const std::vector<double> all = group_.all_reduce(mine, ReduceOperation::sum);
-    return {0, (all[0] + all[1]) / group_.size(), all[1] / group_.size()};
+    return {0, (all[0] + all[1]) / group_.size(), all[1] / group_.size(), all[2] / static_cast<double>(nodes_)};
   }
 
   // The ways alternate.
@@ -152,7 +149,7 @@ class SignTransport {
 
   const Arguments& arguments_;
   Communicator& group_;
-  int nodes_;
+  int64_t nodes_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Stream> stream_;
   VoteLinks links_;
@@ -165,21 +162,13 @@ Json::Array run(const Arguments& arguments) {
     const auto given = arguments.own.find(name);
     return given == arguments.own.end() ? std::string(standard) : given->second;
   };
-  const auto number = [](const char* name, const std::string& value) {
-    try {
-      size_t used = 0;
-      const double parsed = std::stod(value, &used);
-      if (used == value.size() && parsed >= 1 && parsed <= 1e11) return static_cast<int64_t>(parsed);
-    } catch (const std::exception&) {
-    }
-    throw ConfigError(text("--", name, ": \"", value, "\" is no number from 1 to 1e11"));
-  };
+  const auto number = [](const char* name, const std::string& value) { return static_cast<int64_t>(number_option(name, value, 1, 1e11)); };
   std::unique_ptr<Communicator> divided;
   const std::string nodes_option = option("nodes", "");
   if (!nodes_option.empty())
     divided = world.communicator().divide_into_nodes(static_cast<int>(number("nodes", nodes_option)), "virtual nodes");
   Communicator& group = divided ? *divided : world.communicator();
-  SignTransport benchmark(arguments, group, group.node(group.size() - 1) + 1);
+  SignTransport benchmark(arguments, group);
   if (group.rank() == 0) benchmark.describe();
   Json::Array rows;
   std::istringstream list(option("votes", "10000,1000000,10000000"));

@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <fstream>
 
+#include "dmuon/core/error.h"
 #include "dmuon/core/random.h"
+#include "dmuon/core/text.h"
 
 namespace dmuon::bench {
 namespace {
@@ -31,6 +34,22 @@ int repetitions_of(bool thread_time, const std::function<void()>& function) {
 }
 
 }  // namespace
+
+double number_option(const std::string& name, const std::string& value, double least, double most) {
+  try {
+    size_t used = 0;
+    const double number = std::stod(value, &used);
+    if (used == value.size() && number >= least && number <= most) return number;
+  } catch (const std::exception&) {
+  }
+  throw ConfigError(text("--", name, ": \"", value, "\" is no number from ", least, " to ", most));
+}
+
+double network_card_bytes() {
+  double bytes = 0.0;
+  std::ifstream("/sys/class/net/eth0/statistics/tx_bytes") >> bytes;
+  return bytes;
+}
 
 Spread spread_of(std::vector<double> values) {
   std::sort(values.begin(), values.end());

@@ -56,6 +56,12 @@ struct Comparison {
 Comparison compare(const Arguments& arguments, const std::function<void()>& a, const std::function<void()>& b);
 Spread measure(const Arguments& arguments, const std::function<void()>& a);
 
+// The number that `value`, given as --name, spells. ConfigError naming the option and the range unless it is one in [least, most].
+double number_option(const std::string& name, const std::string& value, double least, double most);
+
+// What this host's (virtual) network card has sent; 0 where there is none called eth0.
+double network_card_bytes();
+
 std::unique_ptr<Backend> make_backend(const Arguments& arguments);
 // Normal numbers, different for every call.
 Tensor random_tensor(Backend& backend, const Shape& shape, double deviation = 1.0);

@@ -79,7 +79,8 @@ std::map<std::string, double> calibrate(const Arguments& arguments, Communicator
   for (std::string entry; std::getline(list, entry, ',');) {
     const size_t equals = entry.find('=');
     if (equals == std::string::npos) throw ConfigError(text("--compute_ms takes rule=milliseconds, not \"", entry, "\""));
-    seconds[entry.substr(0, equals)] = 1e-3 * std::stod(entry.substr(equals + 1));
+    const std::string rule = entry.substr(0, equals);
+    seconds[rule] = 1e-3 * number_option("compute_ms " + rule, entry.substr(equals + 1), 1e-3, 1e9);
   }
   for (const Method& method : methods)
     if (!seconds.contains(method.rule)) throw ConfigError(text("--compute_ms has no time for ", method.rule));
@@ -139,7 +140,7 @@ class Arm {
   // Seconds of the slowest rank from the start of a step, and of the communication alone.
   void turn(double compute_seconds, int64_t step) {
     if (words_.defined()) std::copy_n(packed_.data<int64_t>(), packed_.elements(), words_.data<int64_t>());
-    const int64_t sent = world_.bytes_sent();
+    const int64_t sent = bytes_sent();
     world_.barrier(*stream_);
     const auto start = Clock::now();
     std::this_thread::sleep_until(start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(compute_seconds)));
@@ -155,17 +156,16 @@ class Arm {
     step_seconds.push_back(slowest[0]);
     communication_seconds.push_back(slowest[1]);
     matrix_seconds.push_back(slowest[2]);
-    const double bytes[] = {static_cast<double>(world_.bytes_sent() - sent)};
+    const double bytes[] = {static_cast<double>(bytes_sent() - sent)};
     bytes_per_rank = world_.all_reduce(bytes, ReduceOperation::sum)[0] / world_.size();
   }
 
-  double predicted_seconds(const LinkCost& link, int nodes) const {
-    double seconds = predicted_all_reduce_seconds(world_.size(), others_.elements(), 4, link);
+  double predicted_seconds(const VoteLinks& links) const {
+    double seconds = predicted_all_reduce_seconds(world_.size(), others_.elements(), 4, links.all);
     if (!transport_)
-      seconds += predicted_all_reduce_seconds(world_.size(), matrices_.elements(), 4, link);
+      seconds += predicted_all_reduce_seconds(world_.size(), matrices_.elements(), 4, links.all);
     else
-      seconds += predicted_vote_seconds(transport_->kind(), {.workers = world_.size(), .nodes = nodes, .words = words_.elements()},
-                                        {.all = link, .inside = link, .between = link});
+      seconds += predicted_vote_seconds(transport_->kind(), vote_size(world_, words_.elements()), links);
     return seconds;
   }
   std::string transport() const { return transport_ ? std::string(name_of(transport_->kind())) : "fp32 all-reduce"; }
@@ -174,6 +174,13 @@ class Arm {
   double bytes_per_rank = 0.0;
 
  private:
+  // That transport votes in groups of its own.
+  int64_t bytes_sent() const {
+    if (!transport_ || transport_->kind() != VoteTransportKind::hierarchical) return world_.bytes_sent();
+    const TrafficBytes votes = transport_->traffic();
+    return world_.bytes_sent() + votes.inside + votes.between;
+  }
+
   Communicator& world_;
   std::unique_ptr<Stream> stream_;
   Method method_;
@@ -195,9 +202,7 @@ Json::Array run_on(const Arguments& arguments, Communicator& world) {
   std::vector<Arm> arms;
   arms.reserve(chosen.size());
   for (const Method& method : chosen) arms.emplace_back(*backend, world, method, traffic);
-  const LinkCost link = measure_link(*backend, world, *stream);
-  int nodes = 0;
-  for (int rank = 0; rank < world.size(); ++rank) nodes = std::max(nodes, world.node(rank) + 1);
+  const VoteLinks links = measure_vote_links(*backend, world, *stream);
 
   // Methods alternate; the first turn makes connections.
   for (int turn = 0; turn <= arguments.pairs; ++turn)
@@ -206,12 +211,12 @@ Json::Array run_on(const Arguments& arguments, Communicator& world) {
 
   std::fprintf(
       stderr,
-      "%d workers on %d nodes; %s voted elements, %s others as fp32; link as measured: %.0f us, %.1f MB/s.\n"
+      "%d workers on %d nodes; %s voted elements, %s others as fp32; link as measured: %s.\n"
       "Compute (forward, backward, update with Newton-Schulz, packing and applying) is a calibrated wait; communication is real and\n"
       "nothing overlaps. overhead = step / compute - 1, the step being that of the slowest worker and compute that of one alone;\n"
       "matrices is the part of communication that the matrices take, the rest the fp32 all-reduce of all others.\n",
-      world.size(), nodes, format_count(traffic.matrix_elements).c_str(), format_count(traffic.other_elements).c_str(),
-      1e6 * link.latency_seconds, 1e-6 / link.seconds_per_byte);
+      world.size(), static_cast<int>(vote_size(world, 0).nodes), format_count(traffic.matrix_elements).c_str(),
+      format_count(traffic.other_elements).c_str(), link_text(links.all).c_str());
   Json::Array rows;
   for (size_t m = 0; m < arms.size(); ++m) {
     const auto median = [](std::vector<double> all) {
@@ -219,7 +224,7 @@ Json::Array run_on(const Arguments& arguments, Communicator& world) {
       return spread_of(std::move(all)).median;
     };
     const double alone = compute.at(chosen[m].rule), step = median(arms[m].step_seconds);
-    const double predicted = arms[m].predicted_seconds(link, nodes);
+    const double predicted = arms[m].predicted_seconds(links);
     Json row = Json::object();
     row.set("workers", world.size());
     row.set("method", chosen[m].name);

@@ -71,12 +71,27 @@ nanoseconds() {
 
 switched() { [[ -p $folder/switch ]]; }
 
+# The number of the switch's process, if it runs: numbers are used again, and an ended process may not be collected yet.
+switch_process() {
+  local pid
+  [[ -s $folder/switch.pid ]] || return 0
+  pid=$(<"$folder/switch.pid")
+  [[ $(cat "/proc/$pid/comm" 2>/dev/null) == virtual_switch && $(awk '{print $3}' "/proc/$pid/stat" 2>/dev/null) != Z ]] || return 0
+  echo "$pid"
+}
+
+# tell COMMAND: without a reader the FIFO would block for ever.
+tell() {
+  [[ -n $(switch_process) ]] || fail "the switch of the cluster \"$name\" has ended, so its nodes are not connected; make it anew: $0 down, then $0 up"
+  echo "$1" >"$folder/switch"
+}
+
 # limit NODE RATE: what the node sends, and what the bridge sends to it.
 limit() {
   local node=$1 rate=$2 port=${name}p${1#"$name"} value
   if switched; then
     value=$(bits "$rate")
-    echo "rate ${1#"$name"} $value" >"$folder/switch"
+    tell "rate ${1#"$name"} $value"
     return
   fi
   ip netns exec "$node" tc qdisc del dev eth0 root 2>/dev/null || true
@@ -153,11 +168,8 @@ AGENT
 
 down() {
   local node pid
-  # The process is ended only if it is the switch: numbers are used again.
-  if [[ -s $folder/switch.pid ]]; then
-    pid=$(<"$folder/switch.pid")
-    if [[ $(cat "/proc/$pid/comm" 2>/dev/null) == virtual_switch ]]; then kill "$pid"; fi
-  fi
+  pid=$(switch_process)
+  if [[ -n $pid ]]; then kill "$pid"; fi
   for node in $(nodes); do ip netns del "$node"; done
   ip link del "$bridge" 2>/dev/null || true
   rm -rf "$folder"
@@ -215,7 +227,7 @@ case $command in
     need_cluster
     switched || fail "the cluster \"$name\" has no switch; make it anew with: $0 up $(nodes | wc -l) RATE --delay $1"
     value=$(nanoseconds "$1")
-    echo "delay $value" >"$folder/switch"
+    tell "delay $value"
     ;;
   hosts) need_cluster; hosts "$@" ;;
   mpirun) need_cluster; start "$@" ;;

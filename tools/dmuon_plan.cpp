@@ -175,7 +175,13 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& failure) {
     return app.exit(failure) == 0 ? 0 : static_cast<int>(dmuon::ExitCode::bad_input);
   }
-  if (votes->parsed()) return predict_votes(vote_arguments);
+  if (votes->parsed()) {
+    for (const CLI::Option* option : app.get_options())
+      if (option->count() > 0)
+        throw ConfigError(text(option->get_name(), " is no option of \"dmuon_plan votes\"; ",
+                               option->get_name() == "--ranks" ? "the number of workers is --workers" : "see \"dmuon_plan votes --help\""));
+    return predict_votes(vote_arguments);
+  }
   const Job job = job_of(a);
   std::vector<dmuon::Simulation> simulations;
   for (const int ranks : a.ranks) {

@@ -126,6 +126,7 @@ void ShardJob::set_deadline(double seconds) {
   for (Level* level : levels())
     if (*level) level->group->set_deadline(seconds);
   if (agreement) agreement->set_deadline(seconds);
+  if (vote_transport) vote_transport->set_deadline(seconds);
 }
 
 namespace {

@@ -83,8 +83,7 @@ std::vector<std::string> worker_notes(const Configuration& configuration, const 
                          "training.batch_tokens in multiples of ", grid.ranks() * configuration.model.context_length,
                          " gives all of them as many"));
   if (configuration.distribution.vote_transport == "int8_sum" && vote_sum_dtype(grid.replicas) != DType::int8)
-    notes.push_back(text("distribution.vote_transport = int8_sum: the votes of ", grid.replicas,
-                         " workers do not fit int8, so sums travel as ", name_of(vote_sum_dtype(grid.replicas))));
+    notes.push_back(vote_sum_note(grid.replicas));
   if (run.nodes > 1 && grid.shards == 1 && grid.ranks() > run.nodes && grid.ranks() % run.nodes == 0)
     notes.push_back(text("every rank of the ", run.nodes, " nodes is a worker of its own; distribution.replicas = ", run.nodes,
                          " makes each node one worker, whose ranks share its momentum and its orthogonalisation"));

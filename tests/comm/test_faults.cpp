@@ -96,6 +96,7 @@ TEST_CASE("a worker that votes on a buffer of another size, or dies in a vote, e
   const Ended killed = fault(4, "'vote " + transport + " kill'");
   CHECK(killed.exit_code != 0);
   CHECK(killed.seconds < 10);
+  CHECK_THAT(killed.output, Catch::Contains("rank 3"));  // by the launcher, or by the ranks that waited for it
 }
 
 TEST_CASE("without shared memory ranks go on by messages and say so once") {

@@ -119,7 +119,8 @@ TEST_CASE("the choice is the cheapest and says why") {
   const VoteChoice large = choose_vote_transport({4, 1, 165888}, alike(ethernet));
   CHECK(large.kind == packed_scatter);
   CHECK(large.reason ==
-        "packed_scatter: 1.8 ms predicted (packed_gather 3.3 ms, int8_sum 12.9 ms) for 4 workers, 10,616,832 votes, 30 us and 1.25 GB/s");
+        "packed_scatter: 1.8 ms predicted (packed_gather 3.3 ms predicted; int8_sum 12.9 ms predicted) for 4 workers, 10,616,832 votes, "
+        "30 us and 1.25 GB/s");
   CHECK(choose_vote_transport({4, 1, 1000}, alike(ethernet)).kind == packed_gather);
   CHECK(choose_vote_transport({2, 1, 165888}, alike(ethernet)).kind == packed_gather);
   // Nodes joined by a slow link.
@@ -130,4 +131,35 @@ TEST_CASE("the choice is the cheapest and says why") {
   CHECK(choose_vote_transport({4, 1, 1000}, {}).kind == packed_scatter);
   // One worker a node gains nothing from levels.
   CHECK(choose_vote_transport({4, 4, 165888}, alike(ethernet)).kind == packed_scatter);
+}
+
+TEST_CASE("measured votes decide over predicted ones") {
+  const VoteSize size{4, 1, 165888};
+  const LinkCost memory{2e-6, 1 / 10e9};
+  std::vector<VoteCandidate> candidates = vote_candidates(size, alike(memory));
+  REQUIRE(candidates.size() == 3);
+  CHECK(candidates[0].kind == packed_scatter);
+  candidates[0].measured_seconds = 3.6e-3;
+  candidates[1].measured_seconds = 1.3e-3;
+  CHECK(candidates[1].kind == packed_gather);
+  const VoteChoice choice = choose_vote_transport(size, alike(memory), candidates);
+  CHECK(choice.kind == packed_gather);
+  CHECK_THAT(choice.reason, Catch::StartsWith("packed_gather: 1.3 ms measured, 404 us predicted (packed_scatter 3.6 ms measured, 211 us "
+                                              "predicted; int8_sum 1.6 ms predicted) for 4 workers"));
+  // One that was not measured does not win against one that was, whatever is predicted.
+  candidates[1].measured_seconds = 0;
+  CHECK(choose_vote_transport(size, alike(memory), candidates).kind == packed_scatter);
+}
+
+TEST_CASE("a link as text") {
+  CHECK(link_text(ethernet) == "30 us and 1.25 GB/s");
+  CHECK(link_text({1e-3, 0}) == "1.0 ms and no limit");
+  CHECK(link_text({0, 1e-30}) == "0 us and no limit");
+}
+
+TEST_CASE("sums that int8 cannot hold are said once, with the remedy") {
+  CHECK(vote_sum_note(127) == "");
+  CHECK(vote_sum_note(128) ==
+        "int8_sum: the sum of 128 workers does not fit into int8, so votes travel as int16 with 2 times the bytes; "
+        "distribution.vote_transport = packed_scatter sends 16 times less");
 }

@@ -77,7 +77,7 @@ TEST_CASE("the tool prints the table and writes it") {
   const Ended ended = votes("--parameters 10616832 --workers 4,4096 --json " + file);
   INFO(ended.output);
   CHECK(ended.exit_code == 0);
-  CHECK_THAT(ended.output, Catch::Contains("10,616,832 votes; link of a node: 30 us, 1.25 GB/s") && Catch::Contains("1.8 ms *") &&
+  CHECK_THAT(ended.output, Catch::Contains("10,616,832 votes; link of a node: 30 us and 1.25 GB/s") && Catch::Contains("1.8 ms *") &&
                                Catch::Contains("600,000 votes"));
   const Json written = parse_json(read_file(file), file);
   CHECK(written.at("votes").as_array().size() == 2);
@@ -87,6 +87,10 @@ TEST_CASE("the tool prints the table and writes it") {
 TEST_CASE("the tool refuses what it cannot predict") {
   CHECK(votes("--parameters 0").exit_code == 2);
   CHECK(votes("--gigabits-per-second 0").exit_code == 2);
+  const Ended ranks = run_command(text(DMUON_PLAN_TOOL, " --ranks 4 votes"), 60);
+  CHECK(ranks.exit_code == 2);
+  CHECK_THAT(ranks.output, Catch::Contains("--ranks is no option of \"dmuon_plan votes\"; the number of workers is --workers"));
+  CHECK(run_command(text(DMUON_PLAN_TOOL, " --stage 2 votes"), 60).exit_code == 2);
   const Ended ended = votes("--workers 12 --workers-per-node 8");
   CHECK(ended.exit_code == 2);
   CHECK_THAT(ended.output, Catch::Contains("dmuon_plan: --workers 12 does not fill nodes of 8"));

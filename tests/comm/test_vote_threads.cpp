@@ -151,6 +151,6 @@ TEST_CASE("a unanimous vote of as many workers as int8 holds, and of more") {
   if (workers < 128)
     CHECK(choices[0] == "int8_sum: as configured");
   else
-    CHECK_THAT(choices[127], Catch::Contains("summed in int16") && Catch::Contains("128 workers") &&
+    CHECK_THAT(choices[127], Catch::Contains("travel as int16") && Catch::Contains("128 workers") &&
                                  Catch::Contains("distribution.vote_transport = packed_scatter sends 16 times less"));
 }

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Collectives between hosts: the collective matrix on two nodes of a virtual cluster; that rate and delay are what was asked for; what the script says when it cannot. Skipped (77) where network namespaces are not available.
-#   tests/comm/virtual_cluster.sh PROGRAM ROUND_TRIP_PROGRAM
+# Votes put the bytes of their formula on the wire, and headers of TCP and IP.
+#   tests/comm/virtual_cluster.sh PROGRAM ROUND_TRIP_PROGRAM VOTE_PROGRAM
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 program=$1
 round_trip=$2
+vote=$3
 cluster=scripts/virtual_cluster.sh
 export VIRTUAL_CLUSTER=dmt VIRTUAL_CLUSTER_NETWORK=10.78.0
 
@@ -44,6 +46,18 @@ expect 0 '0 failed' $cluster mpirun -np 4 -- "$program"
 read -r _ _ sent _ received < <($cluster bytes)
 echo "node 0 sent $sent bytes and received $received"
 ((sent > 50000000 && received > 50000000)) || { echo "too few bytes between the nodes" >&2; exit 1; }
+# packed_scatter: 2(M-1)·8·W bytes of all workers together; packed_gather: M(M-1)·8·W, for two workers as much. Headers and
+# acknowledgements are less than a tenth, the start of a job less than 2 MB.
+sent_by_all() { $cluster bytes | awk '{sum += $3} END {printf "%.0f", sum}'; }
+words=1000000 votes=4
+for transport in packed_scatter packed_gather; do
+  before=$(sent_by_all)
+  $cluster mpirun -np 2 -- "$vote" $transport $words $votes
+  wire=$(($(sent_by_all) - before))
+  formula=$((2 * 8 * words * votes))
+  echo "$transport: $wire bytes on the wire for $formula bytes of votes"
+  ((wire >= formula && wire <= formula + formula / 10 + 2000000)) || { echo "$transport: expected $formula bytes and headers" >&2; exit 1; }
+done
 $cluster down
 
 # The same with a delay.
@@ -70,6 +84,22 @@ within "a round trip" "$small" 40000 60000
 within "a megabyte" "$large" 450000 1000000
 pid=$(<"${TMPDIR:-/tmp}/virtual_cluster_dmt/switch.pid")
 $cluster down
-for ((i = 0; i < 50; ++i)); do [[ $(cat "/proc/$pid/comm" 2>/dev/null) == virtual_switch && $(awk '{print $3}' "/proc/$pid/stat") != Z ]] || exit 0; sleep 0.1; done
-echo "the switch (process $pid) outlived its cluster" >&2
-exit 1
+# ended PROCESS: waits for the end of a switch.
+ended() {
+  local i
+  for ((i = 0; i < 50; ++i)); do
+    [[ $(cat "/proc/$1/comm" 2>/dev/null) == virtual_switch && $(awk '{print $3}' "/proc/$1/stat" 2>/dev/null) != Z ]] || return 0
+    sleep 0.1
+  done
+  return 1
+}
+ended "$pid" || { echo "the switch (process $pid) outlived its cluster" >&2; exit 1; }
+
+# A switch that died is said, not waited for.
+$cluster up 2 100mbit --delay 1ms
+pid=$(<"${TMPDIR:-/tmp}/virtual_cluster_dmt/switch.pid")
+kill "$pid"
+ended "$pid" || { echo "the switch (process $pid) cannot be ended" >&2; exit 1; }
+expect 2 'has ended, so its nodes are not connected; make it anew' timeout 20 $cluster rate 20mbit
+expect 2 'has ended, so its nodes are not connected; make it anew' timeout 20 $cluster delay 2ms
+$cluster down

@@ -165,6 +165,9 @@ void VoteMatrix::choice() {
   const auto transport = make_vote_transport(backend, group, VoteTransportKind::automatic, 1000);
   check(transport->kind() != VoteTransportKind::automatic, "automatic chooses");
   for (const std::string& theirs : group.all_gather_text(transport->choice())) check(theirs == transport->choice(), "equal choice");
+  const bool measured = transport->choice().find(text(name_of(transport->kind()), ": ")) == 0 &&
+                        transport->choice().find(" measured, ") < transport->choice().find(" predicted");
+  check(group.size() == 1 || measured, text("a small vote is chosen by measurement: ", transport->choice()));
   const std::string expected = group.size() == 1 ? "one worker" : text("for ", group.size(), " workers, 64,000 votes");
   check(transport->choice().find(expected) != std::string::npos, text("choice: ", transport->choice()));
   const Tensor data = words_of(backend, 1000);
@@ -214,6 +217,10 @@ void VoteMatrix::refusals() {
   expect(
       communication, "another transport", [&] { make(odd ? VoteTransportKind::int8_sum : VoteTransportKind::packed_gather, 10); },
       "for int8_sum on 10 words");
+  // Refused by all for what they disagree on, not by one for what it alone asks for.
+  expect(
+      communication, "levels asked for by one", [&] { make(odd ? VoteTransportKind::hierarchical : VoteTransportKind::packed_gather, 10); },
+      "for hierarchical on 10 words");
 }
 
 void VoteMatrix::everything() {

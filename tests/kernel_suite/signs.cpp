@@ -155,9 +155,9 @@ void count(Comparison& compare, int64_t words, int workers, int nodes, Ballot ba
   compare.check_same_bits("vote over counts and flat vote", result.tested, flat.tested);
 }
 
-void expand(Comparison& compare, int64_t words, int64_t any_words, int weight) {
-  compare.start(text("expand_signs, ", words, " words ", any_words, " any, weight ", weight));
-  const Twin in = words_of(compare, random_words(words, 21)), out = compare.typed_output({64 * words}, DType::int8);
+void expand(Comparison& compare, int64_t words, int64_t any_words, int weight, DType dtype) {
+  compare.start(text("expand_signs, ", words, " words ", any_words, " any, weight ", weight, ", ", dmuon::name_of(dtype)));
+  const Twin in = words_of(compare, random_words(words, 21)), out = compare.typed_output({64 * words}, dtype);
   compare.on_both([&](Backend& backend, auto pick) {
     backend.signs().expand(backend.compute_stream(), {pick(in), pick(out), any_words, weight});
   });
@@ -219,7 +219,8 @@ OutputBits compare_sign_kernels(Backend& tested, Backend& reference) {
   vote(compare, 0, 4, Ballot::random, 0, 0);
   for (const int workers : {3, 8, 20}) vote(compare, 4500, workers, Ballot::random, 4100, 1);  // for several threads
   for (const int64_t words : {0, 1, 9, 4500})
-    for (const int weight : {1, 2, 127}) expand(compare, words, words / 2, weight);
+    for (const int weight : {1, 2, 127})
+      for (const DType dtype : {DType::int8, DType::int16, DType::int32}) expand(compare, words, words / 2, weight, dtype);
   for (const int64_t words : {0, 1, 9, 4500})
     for (const DType dtype : {DType::int8, DType::int16, DType::int32}) threshold(compare, words, dtype);
   return std::move(compare).bits();

@@ -1,6 +1,6 @@
 // What a vote costs: bytes and predicted seconds of every transport, as pure functions of the number of workers, nodes and
-// words, under the model "a message costs latency + bytes · seconds_per_byte". The choice of `auto`, dmuon_bench and
-// dmuon_plan share them.
+// words, under the model "a message costs latency + bytes · seconds_per_byte". What counting and copies cost is not in it,
+// which in shared memory is most of a vote. The choice of `auto`, dmuon_bench and dmuon_plan share them.
 //
 // A vote is over 64-bit words, one bit an element (and header words beside them): a piece of n elements takes ceil(n/64)
 // words. With M workers, h nodes of g = M/h workers and W words (8·W bytes), the bytes that all workers together send are
@@ -27,7 +27,7 @@ namespace dmuon {
 
 // How votes are counted among the workers; all give equal bits.
 enum class VoteTransportKind : uint8_t {
-  automatic,       // the cheapest by measured latency and bandwidth
+  automatic,       // the fastest, by measured links and, where that is soon done, measured votes
   int8_sum,        // sum of ±1 as the paper does it, widened beyond 127 workers
   packed_gather,   // every worker receives the words of all and counts
   packed_scatter,  // every worker counts one slice of the words of all; the result is gathered
@@ -56,6 +56,8 @@ struct VoteSize {
 // Of the sum of ±1, to which worker (step mod M) contributes ±2 where M is even: int8 up to 127 workers, int16 up to
 // 32,767, then int32. (An odd M reaches M, an even one M + 1.)
 DType vote_sum_dtype(int64_t workers);
+// What a user of int8_sum should know where that dtype is wider than int8, with the remedy; else empty.
+std::string vote_sum_note(int64_t workers);
 // Bits of a count of the votes of one node: up to g, and one more where M is even.
 int vote_count_bits(int64_t workers, int64_t nodes);
 
@@ -81,13 +83,24 @@ double votes_where_scatter_pays(int64_t workers, const LinkCost& link);
 std::vector<VoteTransportKind> possible_vote_transports(const VoteSize& size);
 
 std::string vote_seconds_text(double seconds);  // "30 us", "1.2 ms", "8.33 s"
+std::string link_text(const LinkCost& link);    // "30 us and 1.25 GB/s"; "no limit" where bytes cost nothing
+
+struct VoteCandidate {
+  VoteTransportKind kind = VoteTransportKind::packed_gather;
+  double predicted_seconds = 0;
+  double measured_seconds = 0;  // of votes with their counting; 0: not measured
+};
+// What these workers can use, by predicted seconds, of equal ones by bytes. (hierarchical only where a node has several workers.)
+std::vector<VoteCandidate> vote_candidates(const VoteSize& size, const VoteLinks& links);
 
 struct VoteChoice {
   VoteTransportKind kind = VoteTransportKind::packed_gather;
-  // For people: "packed_scatter: 1.2 ms predicted (packed_gather 2.0, int8_sum 8.3) for 4 workers, 10,616,832 votes, 30 us and 1.1 GB/s".
+  // For people: "packed_scatter: 1.8 ms predicted (packed_gather 3.3 ms predicted, ...) for 4 workers, 10,616,832 votes, 30 us and 1.25
+  // GB/s".
   std::string reason;
 };
-// The cheapest; of equal ones that with fewer bytes. (hierarchical only where a node has several workers.)
-VoteChoice choose_vote_transport(const VoteSize& size, const VoteLinks& links);
+// The candidate of the fewest measured seconds, or, where none is measured, of the fewest predicted.
+VoteChoice choose_vote_transport(const VoteSize& size, const VoteLinks& links, std::vector<VoteCandidate> candidates);
+VoteChoice choose_vote_transport(const VoteSize& size, const VoteLinks& links);  // by prediction alone
 
 }  // namespace dmuon

@@ -111,12 +111,13 @@ void Signs::expand(Stream& stream, const ExpandSigns& e) {
   const simd::Table& simd = backend_.simd();
   backend_.launch(stream, "expand_signs", 0, {e.words, e.out}, [=, &simd] {
     const uint64_t* words = words_of(e.words);
-    int8_t* out = e.out.data<int8_t>();
+    void* out = e.out.raw();
+    const int64_t size = size_of(e.out.dtype());
     const auto weight = static_cast<int8_t>(e.weight), opposite = static_cast<int8_t>(-e.weight);
     team.split(e.words.elements(), range_words, worthwhile_words, [&](int, int64_t begin, int64_t end) {
       by_kind(
-          e.any_words, begin, end, [&](int64_t from, int64_t to) { simd.expand_signs(words, out, 1, 0, from, to); },
-          [&](int64_t from, int64_t to) { simd.expand_signs(words, out, weight, opposite, from, to); });
+          e.any_words, begin, end, [&](int64_t from, int64_t to) { simd.expand_signs(words, out, size, 1, 0, from, to); },
+          [&](int64_t from, int64_t to) { simd.expand_signs(words, out, size, weight, opposite, from, to); });
     });
   });
 }

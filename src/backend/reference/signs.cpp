@@ -47,6 +47,19 @@ double integer(const Tensor& tensor, int64_t i) {
   }
 }
 
+void set_integer(const Tensor& tensor, int64_t i, int value) {
+  switch (tensor.dtype()) {
+    case DType::int8:
+      tensor.data<int8_t>()[i] = static_cast<int8_t>(value);
+      break;
+    case DType::int16:
+      tensor.data<int16_t>()[i] = static_cast<int16_t>(value);
+      break;
+    default:
+      tensor.data<int32_t>()[i] = value;
+  }
+}
+
 }  // namespace
 
 void Signs::pack(Stream& stream, const PackSigns& p) {
@@ -115,7 +128,7 @@ void Signs::expand(Stream& stream, const ExpandSigns& e) {
   host_.launch(stream, "expand_signs", 0, {e.words, e.out}, [e] {
     for (int64_t i = 0; i < e.out.elements(); ++i) {
       const bool set = bit(e.words, i), any = i < 64 * e.any_words;
-      e.out.data<int8_t>()[i] = static_cast<int8_t>(any ? (set ? 1 : 0) : (set ? e.weight : -e.weight));
+      set_integer(e.out, i, any ? (set ? 1 : 0) : (set ? e.weight : -e.weight));
     }
   });
 }

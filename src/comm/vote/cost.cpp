@@ -37,6 +37,12 @@ std::string vote_seconds_text(double seconds) {
   return seconds < 1 ? text(format_number(seconds * 1e3, 1), " ms") : text(format_number(seconds, 2), " s");
 }
 
+std::string link_text(const LinkCost& link) {
+  const double rate = link.seconds_per_byte > 0 ? 1 / link.seconds_per_byte : std::numeric_limits<double>::infinity();
+  return text(vote_seconds_text(link.latency_seconds), " and ",
+              rate < 1e18 ? text(format_bytes(static_cast<int64_t>(rate)), "/s") : "no limit");
+}
+
 std::string_view name_of(VoteTransportKind kind) { return kind_names[static_cast<size_t>(kind)]; }
 
 VoteTransportKind vote_transport_from_name(std::string_view name) {
@@ -51,6 +57,13 @@ VoteTransportKind vote_transport_from_name(std::string_view name) {
 DType vote_sum_dtype(int64_t workers) {
   const int64_t largest = workers % 2 == 0 ? workers + 1 : workers;
   return largest <= 127 ? DType::int8 : largest <= 32767 ? DType::int16 : DType::int32;
+}
+
+std::string vote_sum_note(int64_t workers) {
+  const DType sum = vote_sum_dtype(workers);
+  if (sum == DType::int8) return "";
+  return text("int8_sum: the sum of ", workers, " workers does not fit into int8, so votes travel as ", name_of(sum), " with ",
+              size_of(sum), " times the bytes; distribution.vote_transport = packed_scatter sends ", 8 * size_of(sum), " times less");
 }
 
 int vote_count_bits(int64_t workers, int64_t nodes) {
@@ -125,32 +138,40 @@ std::vector<VoteTransportKind> possible_vote_transports(const VoteSize& size) {
   return kinds;
 }
 
-VoteChoice choose_vote_transport(const VoteSize& size, const VoteLinks& links) {
-  struct Candidate {
-    VoteTransportKind kind;
-    double seconds;
-    double bytes;
-  };
-  std::vector<Candidate> candidates;
+std::vector<VoteCandidate> vote_candidates(const VoteSize& size, const VoteLinks& links) {
+  std::vector<VoteCandidate> candidates;
   for (const VoteTransportKind kind : possible_vote_transports(size)) {
     if (kind == VoteTransportKind::hierarchical && size.workers == size.nodes) continue;
-    candidates.push_back({kind, predicted_vote_seconds(kind, size, links), vote_bytes_per_worker(kind, size)});
+    candidates.push_back({kind, predicted_vote_seconds(kind, size, links)});
   }
-  std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-    return a.seconds != b.seconds ? a.seconds < b.seconds : a.bytes < b.bytes;
+  std::stable_sort(candidates.begin(), candidates.end(), [&](const VoteCandidate& a, const VoteCandidate& b) {
+    if (a.predicted_seconds != b.predicted_seconds) return a.predicted_seconds < b.predicted_seconds;
+    return vote_bytes_per_worker(a.kind, size) < vote_bytes_per_worker(b.kind, size);
   });
-  const Candidate& best = candidates.front();
-  std::vector<std::string> others;
-  for (size_t i = 1; i < candidates.size(); ++i)
-    others.push_back(text(name_of(candidates[i].kind), " ", vote_seconds_text(candidates[i].seconds)));
-  const auto link_text = [](const LinkCost& link) {
-    return text(vote_seconds_text(link.latency_seconds), " and ",
-                link.seconds_per_byte > 0 ? text(format_bytes(static_cast<int64_t>(1 / link.seconds_per_byte)), "/s") : "no limit");
+  return candidates;
+}
+
+VoteChoice choose_vote_transport(const VoteSize& size, const VoteLinks& links, std::vector<VoteCandidate> candidates) {
+  const auto measured = [](const VoteCandidate& c) { return c.measured_seconds > 0; };
+  std::stable_sort(candidates.begin(), candidates.end(), [&](const VoteCandidate& a, const VoteCandidate& b) {
+    if (measured(a) != measured(b)) return measured(a);
+    return measured(a) ? a.measured_seconds < b.measured_seconds : a.predicted_seconds < b.predicted_seconds;
+  });
+  const auto seconds = [&](const VoteCandidate& c) {
+    const std::string predicted = text(vote_seconds_text(c.predicted_seconds), " predicted");
+    return measured(c) ? text(vote_seconds_text(c.measured_seconds), " measured, ", predicted) : predicted;
   };
-  std::string reason = text(name_of(best.kind), ": ", vote_seconds_text(best.seconds), " predicted (", join(others, ", "), ") for ",
-                            size.workers, " workers, ", format_count(64 * size.words), " votes, ", link_text(links.all));
+  std::vector<std::string> others;
+  for (size_t i = 1; i < candidates.size(); ++i) others.push_back(text(name_of(candidates[i].kind), " ", seconds(candidates[i])));
+  const VoteCandidate& best = candidates.front();
+  std::string reason = text(name_of(best.kind), ": ", seconds(best), " (", join(others, "; "), ") for ", size.workers, " workers, ",
+                            format_count(64 * size.words), " votes, ", link_text(links.all));
   if (candidates.size() > 3) reason += text(" (inside a node ", link_text(links.inside), ", between nodes ", link_text(links.between), ")");
   return {best.kind, std::move(reason)};
+}
+
+VoteChoice choose_vote_transport(const VoteSize& size, const VoteLinks& links) {
+  return choose_vote_transport(size, links, vote_candidates(size, links));
 }
 
 }  // namespace dmuon

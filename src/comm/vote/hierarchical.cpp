@@ -28,6 +28,12 @@ class Hierarchical final : public Transport {
     return {inside.inside + between.inside, inside.between + between.between};
   }
 
+  void set_deadline(double seconds) override {
+    Transport::set_deadline(seconds);
+    node_->set_deadline(seconds);
+    column_->set_deadline(seconds);
+  }
+
  private:
   void count(Stream& stream, const Tensor& words, int64_t any_words, int tie_breaker) override {
     const std::vector<int64_t> slices = slice_cuts(words.elements(), node_->size());
@@ -85,7 +91,7 @@ class Hierarchical final : public Transport {
     return place;
   }
 
-  std::unique_ptr<Communicator> node_, column_;
+  std::shared_ptr<Communicator> node_, column_;
   int64_t bits_;       // of a count
   Tensor received_;    // [workers of the node, longest slice]
   Tensor counts_;      // [bits, longest slice], part after part

@@ -43,6 +43,13 @@ class Measurement {
   Tensor buffer_;
 };
 
+// The slowest rank's view, for all.
+LinkCost agreed(Communicator& group, const LinkCost& link) {
+  const double mine[] = {link.latency_seconds, link.seconds_per_byte};
+  const std::vector<double> most = group.all_reduce(mine, ReduceOperation::maximum);
+  return {most[0], most[1]};
+}
+
 }  // namespace
 
 LinkCost measure_link(Backend& backend, Communicator& group, Stream& stream) {
@@ -57,6 +64,20 @@ LinkCost measure_link(Backend& backend, Communicator& group, Stream& stream) {
   const double large = measurement.seconds(words, large_turns);
   const double peers = group.size() - 1;
   return {small / peers, std::max(0.0, large - small) / (peers * 8 * static_cast<double>(words))};
+}
+
+VoteLinks measure_vote_links(Backend& backend, Communicator& group, Stream& stream) {
+  const bool levels = vote::has_levels(vote_size(group, 0));
+  return vote::measure_links(backend, group, levels ? vote::split_by_nodes(group) : vote::NodeGroups{}, stream);
+}
+
+VoteLinks vote::measure_links(Backend& backend, Communicator& group, const NodeGroups& groups, Stream& stream) {
+  VoteLinks links;
+  links.all = links.inside = links.between = measure_link(backend, group, stream);
+  if (!groups.node) return links;
+  links.inside = agreed(group, measure_link(backend, *groups.node, stream));
+  links.between = agreed(group, measure_link(backend, *groups.column, stream));
+  return links;
 }
 
 }  // namespace dmuon

@@ -76,12 +76,9 @@ Json::Array predict_votes(const VotePredictionRequest& request) {
 }
 
 std::string describe_votes(const VotePredictionRequest& request) {
-  const auto link = [](const LinkCost& l) {
-    return text(vote_seconds_text(l.latency_seconds), ", ", format_bytes(static_cast<int64_t>(1 / l.seconds_per_byte)), "/s");
-  };
-  std::string result = text(format_count(request.parameters), " votes; link of a node: ", link(request.between));
+  std::string result = text(format_count(request.parameters), " votes; link of a node: ", link_text(request.between));
   if (request.workers_per_node > 1)
-    result += text("; ", request.workers_per_node, " workers share it; inside a node: ", link(request.inside));
+    result += text("; ", request.workers_per_node, " workers share it; inside a node: ", link_text(request.inside));
   result += "\nSeconds of one exchange (* the fastest vote), and what that vote saves against the fp32 all-reduce:\n";
   std::vector<std::vector<std::string>> table{{"workers", "nodes", "fp32", "bf16", "int8_sum", "packed_gather", "packed_scatter"}};
   if (request.workers_per_node > 1) table[0].push_back("hierarchical");

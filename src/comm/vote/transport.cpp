@@ -16,21 +16,6 @@ class Alone final : public Transport {
   void count(Stream&, const Tensor&, int64_t, int) override {}
 };
 
-int nodes_of(const Communicator& group) {
-  int nodes = 1;
-  for (int r = 0; r < group.size(); ++r) nodes = std::max(nodes, group.node(r) + 1);
-  return nodes;
-}
-
-// Nodes, if each has equally many ranks; else 1.
-int equal_nodes_of(const Communicator& group) {
-  std::map<int, int> ranks;
-  for (int r = 0; r < group.size(); ++r) ++ranks[group.node(r)];
-  for (const auto& [node, count] : ranks)
-    if (count != ranks.begin()->second) return 1;
-  return static_cast<int>(ranks.size());
-}
-
 void check_equal_requests(Communicator& group, VoteTransportKind kind, int64_t words) {
   const std::vector<std::string> requests = group.all_gather_text(text(name_of(kind), " on ", words, " words"));
   for (size_t r = 1; r < requests.size(); ++r)
@@ -40,30 +25,10 @@ void check_equal_requests(Communicator& group, VoteTransportKind kind, int64_t w
                                     "; start every rank with the same configuration"));
 }
 
-// The slowest rank's view, for all.
-LinkCost agreed(Communicator& group, const LinkCost& link) {
-  const double mine[] = {link.latency_seconds, link.seconds_per_byte};
-  const std::vector<double> most = group.all_reduce(mine, ReduceOperation::maximum);
-  return {most[0], most[1]};
-}
-
-VoteLinks measure_links(Backend& backend, Communicator& group, const NodeGroups& groups) {
-  const auto stream = make_inline_stream();
-  VoteLinks links;
-  links.all = links.inside = links.between = measure_link(backend, group, *stream);
-  if (groups.node == nullptr) return links;
-  links.inside = agreed(group, measure_link(backend, *groups.node, *stream));
-  links.between = agreed(group, measure_link(backend, *groups.column, *stream));
-  return links;
-}
-
 // What is to be known of a transport that was asked for.
 std::string forced_text(VoteTransportKind kind, int workers) {
-  const DType sum = vote_sum_dtype(workers);
-  if (kind != VoteTransportKind::int8_sum || sum == DType::int8) return text(name_of(kind), ": as configured");
-  return text("int8_sum: as configured, summed in ", name_of(sum), " because the sum of ", workers,
-              " workers does not fit into int8 (127 at most), with ", size_of(sum),
-              " times the bytes; distribution.vote_transport = packed_scatter sends ", 32 * size_of(sum) / 4, " times less");
+  const std::string note = kind == VoteTransportKind::int8_sum ? vote_sum_note(workers) : "";
+  return note.empty() ? text(name_of(kind), ": as configured") : note;
 }
 
 }  // namespace
@@ -107,35 +72,52 @@ NodeGroups split_by_nodes(Communicator& group) {
   return groups;
 }
 
+bool has_levels(const VoteSize& size) { return size.nodes > 1 && size.nodes < size.workers; }
+
+std::unique_ptr<VoteTransport> make(Backend& backend, Communicator& group, VoteTransportKind kind, const NodeGroups& groups, int64_t words,
+                                    std::string choice) {
+  using enum VoteTransportKind;
+  switch (kind) {
+    case int8_sum:
+      return make_int8_sum(backend, group, words, std::move(choice));
+    case packed_scatter:
+      return make_packed_scatter(backend, group, words, std::move(choice));
+    case hierarchical:
+      return make_hierarchical(backend, group, groups, words, std::move(choice));
+    default:
+      return make_packed_gather(backend, group, words, std::move(choice));
+  }
+}
+
 }  // namespace vote
 
-std::unique_ptr<VoteTransport> make_vote_transport(Backend& backend, Communicator& group, VoteTransportKind kind, int64_t words) {
+VoteSize vote_size(const Communicator& group, int64_t words) {
+  std::map<int, int> ranks;
+  for (int r = 0; r < group.size(); ++r) ++ranks[group.node(r)];
+  const auto unequal = [&](const auto& node) { return node.second != ranks.begin()->second; };
+  return {group.size(), std::any_of(ranks.begin(), ranks.end(), unequal) ? 1 : static_cast<int64_t>(ranks.size()), words};
+}
+
+std::unique_ptr<VoteTransport> make_vote_transport(Backend& backend, Communicator& group, VoteTransportKind kind, int64_t words,
+                                                   Communicator* all) {
   using enum VoteTransportKind;
+  vote::check_equal_requests(group, kind, words);
   if (words < 0) throw ShapeError(text("a vote on ", words, " words; expected none or more"));
-  const int nodes = vote::equal_nodes_of(group);
-  if (kind == hierarchical && nodes < 2)
+  const VoteSize size = vote_size(group, words);
+  if (kind == hierarchical && size.nodes < 2) {
+    int nodes = 1;
+    for (int r = 0; r < group.size(); ++r) nodes = std::max(nodes, group.node(r) + 1);
     throw ConfigError(text("distribution.vote_transport: hierarchical needs the workers spread equally over at least two nodes; these ",
-                           group.size(), " are on ", vote::nodes_of(group), vote::nodes_of(group) > 1 ? " nodes, unequally" : " node",
-                           "; use auto or packed_scatter"));
+                           group.size(), " are on ", nodes, nodes > 1 ? " nodes, unequally" : " node", "; use auto or packed_scatter"));
+  }
   if (group.size() == 1)
     return std::make_unique<vote::Alone>(backend, group, kind == automatic ? packed_gather : kind, words,
                                          "one worker: its votes are the result");
-  vote::check_equal_requests(group, kind, words);
-  const VoteSize size{group.size(), nodes, words};
   vote::NodeGroups groups;
-  if (kind == hierarchical || (kind == automatic && nodes > 1 && nodes < group.size())) groups = vote::split_by_nodes(group);
+  if (kind == hierarchical || (kind == automatic && vote::has_levels(size))) groups = vote::split_by_nodes(group);
   VoteChoice choice{kind, vote::forced_text(kind, group.size())};
-  if (kind == automatic) choice = choose_vote_transport(size, vote::measure_links(backend, group, groups));
-  switch (choice.kind) {
-    case int8_sum:
-      return vote::make_int8_sum(backend, group, words, choice.reason);
-    case packed_scatter:
-      return vote::make_packed_scatter(backend, group, words, choice.reason);
-    case hierarchical:
-      return vote::make_hierarchical(backend, group, std::move(groups), words, choice.reason);
-    default:
-      return vote::make_packed_gather(backend, group, words, choice.reason);
-  }
+  if (kind == automatic) choice = vote::choose(backend, group, all != nullptr ? *all : group, groups, size);
+  return vote::make(backend, group, choice.kind, groups, words, std::move(choice.reason));
 }
 
 }  // namespace dmuon

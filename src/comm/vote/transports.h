@@ -10,12 +10,24 @@
 
 namespace dmuon::vote {
 
-// The groups of a vote over several nodes: the workers of this node, and those with the same place in all nodes.
+// The groups of a vote over several nodes: the workers of this node, and those with the same place in all nodes. Null where
+// there are no levels.
 struct NodeGroups {
-  std::unique_ptr<Communicator> node, column;
+  std::shared_ptr<Communicator> node, column;
 };
 // Collective. Ranks are spread equally over the group's nodes.
 NodeGroups split_by_nodes(Communicator& group);
+// Several nodes of several workers.
+bool has_levels(const VoteSize& size);
+
+// Collective, equal on all ranks of `group`.
+VoteLinks measure_links(Backend& backend, Communicator& group, const NodeGroups& groups, Stream& stream);
+// Collective in `all`, whose ranks choose alike, each for its group: the choice of `automatic`.
+VoteChoice choose(Backend& backend, Communicator& group, Communicator& all, const NodeGroups& groups, const VoteSize& size);
+
+// `kind` is not automatic. `groups`: for hierarchical.
+std::unique_ptr<VoteTransport> make(Backend& backend, Communicator& group, VoteTransportKind kind, const NodeGroups& groups, int64_t words,
+                                    std::string choice);
 
 // Checks arguments and resolves the step to the worker that breaks ties.
 class Transport : public VoteTransport {
@@ -25,6 +37,7 @@ class Transport : public VoteTransport {
   VoteTransportKind kind() const final { return kind_; }
   const std::string& choice() const final { return choice_; }
   TrafficBytes traffic() const override { return group_.traffic(); }
+  void set_deadline(double seconds) override { group_.set_deadline(seconds); }
   void vote(Stream& stream, const Tensor& words, int64_t any_words, int64_t step) final;
 
  protected:

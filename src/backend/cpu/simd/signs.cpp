@@ -239,8 +239,9 @@ void unpack_signs(const UnpackSignsTask& task, int64_t begin, int64_t end, int64
   }
 }
 
-// Eight bytes at a time: spread has bit j of the byte in byte j; adding 0x7f carries it into the byte's highest bit.
-void expand_signs(const uint64_t* words, int8_t* out, int8_t set, int8_t clear, int64_t begin, int64_t end) {
+// Eight elements of int8 at a time, widened where `size`, the bytes of one, is 2 or 4. spread has bit j of the byte in byte
+// j; adding 0x7f carries it into the byte's highest bit.
+void expand_signs(const uint64_t* words, void* out, int64_t size, int8_t set, int8_t clear, int64_t begin, int64_t end) {
   constexpr uint64_t ones = 0x0101010101010101ull, diagonal = 0x8040201008040201ull;
   const uint64_t sets = ones * static_cast<uint8_t>(set), clears = ones * static_cast<uint8_t>(clear);
   for (int64_t w = begin; w < end; ++w)
@@ -248,7 +249,20 @@ void expand_signs(const uint64_t* words, int8_t* out, int8_t set, int8_t clear, 
       const uint64_t spread = (((words[w] >> (8 * byte)) & 0xff) * ones) & diagonal;
       const uint64_t mask = (((spread + 0x7f * ones) >> 7) & ones) * 0xff;
       const uint64_t bytes = (mask & sets) | (~mask & clears);
-      __builtin_memcpy(out + word_bits * w + 8 * byte, &bytes, sizeof bytes);
+      char* to = static_cast<char*>(out) + size * (word_bits * w + 8 * byte);
+      if (size == 1) {
+        __builtin_memcpy(to, &bytes, sizeof bytes);
+        continue;
+      }
+      // Doubled and shifted back, a number keeps its sign.
+      const __m128i eight = _mm_cvtsi64_si128(static_cast<int64_t>(bytes));
+      const __m128i wide = _mm_srai_epi16(_mm_unpacklo_epi8(eight, eight), 8);
+      if (size == 2) {
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to), wide);
+      } else {
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm_srai_epi32(_mm_unpacklo_epi16(wide, wide), 16));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to) + 1, _mm_srai_epi32(_mm_unpackhi_epi16(wide, wide), 16));
+      }
     }
 }
 

@@ -58,7 +58,7 @@ struct Table {
   void (*apply_signs)(const ApplySignsTask& task, int64_t begin, int64_t end, int64_t segment);
   void (*unpack_signs)(const UnpackSignsTask& task, int64_t begin, int64_t end, int64_t segment);
   // Words [begin, end). vote_signs takes an odd number of inputs.
-  void (*expand_signs)(const uint64_t* words, int8_t* out, int8_t set, int8_t clear, int64_t begin, int64_t end);
+  void (*expand_signs)(const uint64_t* words, void* out, int64_t size, int8_t set, int8_t clear, int64_t begin, int64_t end);
   void (*threshold_signs)(const void* in, int64_t size, uint64_t* words, int64_t begin, int64_t end);
   void (*vote_signs)(const SignInputs& inputs, uint64_t* result, int64_t begin, int64_t end);
   void (*any_signs)(const SignInputs& inputs, uint64_t* result, int64_t begin, int64_t end);
