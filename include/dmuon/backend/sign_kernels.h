@@ -46,7 +46,7 @@ struct VoteCounts {
 // The signs as numbers that a sum combines: +weight and -weight, in the leading any_words 1 and 0.
 struct ExpandSigns {
   Tensor words;  // [w]
-  Tensor out;    // int8 [64 w]
+  Tensor out;    // int8, int16 or int32, [64 w]
   int64_t any_words = 0;
   int weight = 1;  // 1 to 127
 };
