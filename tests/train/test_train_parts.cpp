@@ -9,9 +9,11 @@
 #include "support/catch.h"
 #include "train/counting_communicator.h"
 #include "train/distribution.h"
+#include "train/dry_run.h"
 #include "train/metrics.h"
 #include "train/run.h"
 #include "train/step_clock.h"
+#include "train/votes.h"
 
 using namespace dmuon;
 
@@ -165,6 +167,28 @@ TEST_CASE("a job that does not exist counts what each level of the grid would ca
   column->all_gather_v(stream, buffer, halves);
   CHECK(column->traffic().inside == 0);
   CHECK(column->traffic().between == 40 * 4);
+}
+
+TEST_CASE("what everything but votes is predicted to send is what a dry run counts, at every stage") {
+  for (const std::string stage : {"1", "2", "3"}) {
+    const Configuration configuration = parse_configuration(
+        R"({"model": {"layers": 3, "heads": 2, "width": 64, "context_length": 8, "vocabulary_size": 61},
+            "training": {"steps": 2, "batch_tokens": 128, "micro_batch_size": 1},
+            "optimizer": {"matrix": {"rule": "sign_muon", "learning_rate": 0.001}, "auxiliary": {"rule": "adamw"},
+                          "overrides": [{"match": "blocks.0.*", "rule": "adamw"}]},
+            "distribution": {"replicas": 2, "nodes": 2, "vote_transport": "packed_scatter"}})",
+        "test", {"distribution.stage=" + stage});
+    const RunGrid run = make_run_grid(configuration.distribution, 4, 1, true);
+    const std::vector<ModelFamily> families = models();
+    const DryRunReport counted = dry_run(configuration, TokenData{}, families, run, 1);
+    const ModelPlan model = make_model(configuration, TokenData{}, families);
+    const PredictedTraffic predicted = predict_traffic(configuration, model.model->inventory(), run, counted.plans.mean, counted.plans.vote,
+                                                       VoteTransportKind::packed_scatter);
+    const TrafficBytes& sent = counted.sent_per_step;
+    const TrafficBytes& votes = counted.votes_per_step;
+    INFO("stage " << stage);
+    CHECK(predicted.others == Approx(static_cast<double>(sent.inside + sent.between - votes.inside - votes.between)).epsilon(0.1));
+  }
 }
 
 TEST_CASE("every instant of a step belongs to one phase") {
