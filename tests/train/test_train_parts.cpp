@@ -169,8 +169,13 @@ TEST_CASE("a job that does not exist counts what each level of the grid would ca
   CHECK(column->traffic().between == 40 * 4);
 }
 
-TEST_CASE("what everything but votes is predicted to send is what a dry run counts, at every stage") {
-  for (const std::string stage : {"1", "2", "3"}) {
+TEST_CASE("stage 3 gathers inside replicas more often and publishes between them as stage 2 does, predicted and counted") {
+  struct Sent {
+    DryRunReport counted;
+    PredictedTraffic predicted;
+  };
+  const RunGrid run{2, {2, 2}};
+  const auto sent = [&](const std::string& stage) {
     const Configuration configuration = parse_configuration(
         R"({"model": {"layers": 3, "heads": 2, "width": 64, "context_length": 8, "vocabulary_size": 61},
             "training": {"steps": 2, "batch_tokens": 128, "micro_batch_size": 1},
@@ -178,17 +183,27 @@ TEST_CASE("what everything but votes is predicted to send is what a dry run coun
                           "overrides": [{"match": "blocks.0.*", "rule": "adamw"}]},
             "distribution": {"replicas": 2, "nodes": 2, "vote_transport": "packed_scatter"}})",
         "test", {"distribution.stage=" + stage});
-    const RunGrid run = make_run_grid(configuration.distribution, 4, 1, true);
-    const std::vector<ModelFamily> families = models();
-    const DryRunReport counted = dry_run(configuration, TokenData{}, families, run, 1);
-    const ModelPlan model = make_model(configuration, TokenData{}, families);
+    DryRunReport counted = dry_run(configuration, TokenData{}, models(), run, 1);
+    const ModelPlan model = make_model(configuration, TokenData{}, models());
     const PredictedTraffic predicted = predict_traffic(configuration, model.model->inventory(), run, counted.plans.mean, counted.plans.vote,
                                                        VoteTransportKind::packed_scatter);
-    const TrafficBytes& sent = counted.sent_per_step;
-    const TrafficBytes& votes = counted.votes_per_step;
-    INFO("stage " << stage);
-    CHECK(predicted.others == Approx(static_cast<double>(sent.inside + sent.between - votes.inside - votes.between)).epsilon(0.1));
-  }
+    return Sent{std::move(counted), predicted};
+  };
+  const Sent two = sent("2"), three = sent("3");
+  const auto elements = [](const Plan& plan, int first, int last) {  // of these slots
+    int64_t sum = 0;
+    for (const UnitLayout& unit : plan.units) sum += unit.cuts[static_cast<size_t>(last)] - unit.cuts[static_cast<size_t>(first)];
+    return static_cast<double>(sum);
+  };
+  const JobPlans& plans = three.counted.plans;
+  // In four micro-batches eight gathers for one; a rank sends its shard to the other one of its node, half of all on average.
+  const int rank = three.counted.largest_rank, shard = run.grid.shard_of(rank);
+  REQUIRE(two.counted.largest_rank == rank);
+  const double own = elements(plans.mean, 2 * shard, 2 * shard + 2) + elements(plans.vote, shard, shard + 1);
+  const double all = elements(plans.mean, 0, 4) + elements(plans.vote, 0, 2);
+  CHECK(static_cast<double>(three.counted.sent_per_step.inside - two.counted.sent_per_step.inside) == Approx(7 * 4 * own).epsilon(1e-3));
+  CHECK(three.counted.sent_per_step.between == two.counted.sent_per_step.between);
+  CHECK(three.predicted.others - two.predicted.others == Approx(7 * 4 * all / 2).epsilon(1e-3));
 }
 
 TEST_CASE("every instant of a step belongs to one phase") {
