@@ -25,9 +25,10 @@ BackwardSpans spans_of(const UseOrder& order, size_t units) {
   return spans;
 }
 
-// A buffer per region, from `begin` of its unit until `outstanding` further units have begun.
+// A buffer per region, from `begin` of its unit until `outstanding` further units have begun; to the end of the pass, `uses`,
+// where there are not as many.
 BufferPlan plan_gradient_buffers(std::vector<const Region*>& regions, const std::vector<int>& begin, const std::vector<int>& end,
-                                 int outstanding) {
+                                 int outstanding, int uses) {
   const auto begin_of = [&](const Region* region) { return begin[static_cast<size_t>(region->unit)]; };
   std::stable_sort(regions.begin(), regions.end(), [&](const Region* a, const Region* b) { return begin_of(a) < begin_of(b); });
   std::vector<int> units;  // as they begin
@@ -39,7 +40,7 @@ BufferPlan plan_gradient_buffers(std::vector<const Region*>& regions, const std:
     if (units[place] != region->unit) ++place;
     const int last = end[static_cast<size_t>(region->unit)];
     const size_t later = place + static_cast<size_t>(outstanding) + 1;
-    const int until = later < units.size() ? begin[static_cast<size_t>(units[later])] - 1 : last;
+    const int until = later < units.size() ? begin[static_cast<size_t>(units[later])] - 1 : uses;
     lifetimes.push_back({begin_of(region), std::max(last, until), region->elements});
   }
   return plan_buffers(lifetimes);
@@ -89,7 +90,7 @@ void Reducer::make_pools(const UseOrder& order) {
   }
   const auto make_pool = [&](std::vector<const Region*>& members, const std::vector<int>& begin, DType dtype, int RegionState::*buffer_of,
                              std::vector<PoolBuffer>& pool) {
-    const BufferPlan plan = plan_gradient_buffers(members, begin, spans.end, job_.options.outstanding_reduces);
+    const BufferPlan plan = plan_gradient_buffers(members, begin, spans.end, job_.options.outstanding_reduces, order.uses());
     for (size_t i = 0; i < members.size(); ++i) state(*members[i]).*buffer_of = plan.buffer[i];
     for (size_t i = 0; i < plan.elements.size(); ++i)
       pool.push_back({job_.allocate_shared(job_.gradients, plan.elements[i], dtype, MemoryCategory::gradients,
