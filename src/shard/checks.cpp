@@ -35,8 +35,8 @@ std::vector<std::string> describe(const ShardJob& job, const UseOrder& order) {
   }
   lines.push_back(text("plan ", hash_to_hex(job.plan.hash())));
   if (!job.vote_plan.units.empty())
-    lines.push_back(text("plan of votes ", hash_to_hex(job.vote_plan.hash()), ", transport ", name_of(options.vote_transport), ", seed ",
-                         options.vote_seed));
+    lines.push_back(text("plan of votes ", hash_to_hex(job.vote_plan.hash()), ", transport ", name_of(options.vote_transport),
+                         ", ballots of ", options.vote_ballot_bytes, " bytes, seed ", options.vote_seed));
   return lines;
 }
 
@@ -96,7 +96,8 @@ void require_equal_values(ShardJob& job, const std::vector<uint64_t>& units, con
   // Ranks of one shard in the replicas keep equal masters, whatever travels of them.
   for (size_t unit = 0; unit < masters.size(); ++unit)
     for (size_t r = static_cast<size_t>(job.grid.shards); r < hashes.size(); ++r) {
-      const size_t first = r % static_cast<size_t>(job.grid.shards), at = 16 + (units.size() + unit) * 16;
+      const auto first = static_cast<size_t>(job.grid.shard_of(static_cast<int>(r)));
+      const size_t at = 16 + (units.size() + unit) * 16;
       if (hashes[r].substr(at, 16) != hashes[first].substr(at, 16))
         throw CommunicationError(text("masters that replicas vote on differ: those of unit ", job.unit_name(static_cast<int>(unit)),
                                       " on rank ", r, " (", job.world.host(static_cast<int>(r)), ") are not those of rank ", first, " (",

@@ -28,6 +28,7 @@ void check_options(const ShardJob& job) {
     if (dtype != DType::float32 && dtype != DType::bfloat16)
       throw ConfigError(text("distribution: values and gradients travel as float32 or bfloat16, not as ", name_of(dtype)));
   if (options.look_ahead < 0) throw ConfigError(text("distribution.look_ahead must not be negative, found ", options.look_ahead));
+  if (options.vote_ballot_bytes < 0) throw ConfigError(text("vote ballots of ", options.vote_ballot_bytes, " bytes must not be negative"));
   if (options.outstanding_reduces < 0) throw ConfigError(text("outstanding reduces must not be negative"));
   for (size_t i = 0; i < job.inventory().parameters().size(); ++i)
     if (job.is_buffer(static_cast<int>(i)) && job.rules.rule_of[i] >= 0)

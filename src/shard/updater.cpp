@@ -82,7 +82,7 @@ void Updater::run(const UpdateCall& call, const std::vector<Tensor>& gathered) {
 }
 
 UpdateCounters Updater::update(std::span<const StepValues> values, bool observe_votes) {
-  observe_votes = observe_votes && votes_->any() && !job_.backend.shape_only();
+  observe_votes = observe_votes && votes_->any();
   const UpdateCounters before = counters();
   for (size_t rule = 0; rule < job_.rules.rules.size(); ++rule) {
     StepValues of_rule = values[rule];

@@ -1,48 +1,44 @@
 #include "shard/vote_observer.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
+#include <chrono>
 #include <cmath>
 
 #include "dmuon/core/random.h"
+#include "shard/operator_norm.h"
 
 namespace dmuon {
 namespace {
 
 constexpr int64_t sample_words = 1024;                // 8 KiB a worker
-constexpr int64_t largest_matrix = int64_t{1} << 23;  // whose norm is worth its time
-constexpr int power_iterations = 20;                  // to a few per cent: spectra of signs are dense at the top
+constexpr int64_t largest_matrix = int64_t{1} << 20;  // whose norm is worth its time, some ten milliseconds
+constexpr int64_t compared_at_once = int64_t{1} << 16;
 
-// Largest singular value of a rows x columns matrix.
-double operator_norm(const std::vector<float>& matrix, int64_t rows, int64_t columns) {
-  std::vector<float> right(static_cast<size_t>(columns)), product(static_cast<size_t>(columns));
-  const Random random(1, RandomStream::sampling);
-  for (size_t c = 0; c < right.size(); ++c) right[c] = static_cast<float>(random.normal(c));
-  double norm = 0.0;
-  for (int i = 0; i < power_iterations; ++i) {
-    double square = 0.0;
-    for (float value : right) square += static_cast<double>(value) * value;
-    const auto scale = static_cast<float>(square > 0.0 ? 1.0 / std::sqrt(square) : 0.0);
-    for (float& value : right) value *= scale;
-    std::fill(product.begin(), product.end(), 0.0f);
-    double left_square = 0.0;
-    for (int64_t r = 0; r < rows; ++r) {
-      const float* row = matrix.data() + r * columns;
-      std::array<float, 16> parts{};  // independent sums, for vector instructions
-      int64_t done = 0;
-      for (; done + 16 <= columns; done += 16)
-        for (size_t k = 0; k < 16; ++k) parts[k] += row[done + static_cast<int64_t>(k)] * right[static_cast<size_t>(done) + k];
-      float left = 0.0f;
-      for (; done < columns; ++done) left += row[done] * right[static_cast<size_t>(done)];
-      for (float part : parts) left += part;
-      for (int64_t c = 0; c < columns; ++c) product[static_cast<size_t>(c)] += row[c] * left;
-      left_square += static_cast<double>(left) * left;
-    }
-    norm = std::sqrt(left_square);
-    right.swap(product);
+// Adds the time of its scope.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
+  ~Stopwatch() { seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  double& seconds_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+// The elements of a word of signs whose segment is active on any worker; `header` after the vote.
+uint64_t active_bits(const SignSegments& segments, const std::vector<uint64_t>& header, int64_t word) {
+  uint64_t bits = 0;
+  const int64_t begin = word * 64, end = std::min(begin + 64, segments.count);
+  for (int64_t element = begin; element < end;) {
+    const int64_t stop = std::min(segment_end(segments, element), end), flag = 1 + segment_of(segments, element);
+    if ((header[static_cast<size_t>(flag / 64)] >> (flag % 64) & 1) != 0)
+      bits |= (~uint64_t{0} >> (64 - (stop - element))) << (element - begin);
+    element = stop;
   }
-  return norm;
+  return bits;
 }
 
 }  // namespace
@@ -63,7 +59,10 @@ VoteObserver::VoteObserver(ShardJob& job, UnitStore& store) : job_(job), store_(
   quota_ = std::max<int64_t>(1, sample_words / std::max<int64_t>(pieces, 1));
 }
 
-void VoteObserver::begin() {
+void VoteObserver::begin(int64_t step) {
+  draw_ = mix64(static_cast<uint64_t>(step)) >> 1;
+  seconds_ = 0.0;
+  const Stopwatch stopwatch(seconds_);
   parts_.clear();
   sampled_words_ = 0;
   tied_ = agreeing_ = sampled_ = ratio_ = 0.0;
@@ -79,10 +78,11 @@ void VoteObserver::begin() {
 }
 
 void VoteObserver::take(const std::vector<size_t>& targets, const std::vector<SignVote>& votes) {
+  const Stopwatch stopwatch(seconds_);
   for (size_t target : targets) {
     const int64_t there = votes[target].words.elements(), words = std::min({quota_, there, sample_words - sampled_words_});
     if (words <= 0) continue;
-    const int64_t first = observed_ * quota_ % (there - words + 1);
+    const auto first = static_cast<int64_t>(draw_ % static_cast<uint64_t>(there - words + 1));
     parts_.push_back({target, first, words, sampled_words_});
     job_.backend.copy(job_.backend.compute_stream(), votes[target].words.flat(first, words), sample_.flat(sampled_words_, words));
     sampled_words_ += words;
@@ -90,12 +90,11 @@ void VoteObserver::take(const std::vector<size_t>& targets, const std::vector<Si
 }
 
 void VoteObserver::compare(const std::vector<SignVote>& votes) {
+  const Stopwatch stopwatch(seconds_);
   if (sampled_words_ > 0) count(votes);
   if (matrices_.empty()) return;
-  const int parameter = matrices_[static_cast<size_t>(observed_ % static_cast<int64_t>(matrices_.size()))];
-  report_.matrix = job_.parameter(parameter).name;
-  for (const UpdateTarget& target : store_.targets())
-    if (target.vote && target.tensor == parameter) matrix_ = &target;
+  report_.matrix = job_.parameter(matrices_[draw_ % matrices_.size()]).name;
+  matrix_ = pick_matrix();
   if (matrix_ != nullptr) measure_matrix(votes);
 }
 
@@ -105,6 +104,18 @@ void VoteObserver::exchange(Level& level, const char* what, int64_t bytes, const
   const TrafficBytes after = level.group->traffic();
   sent_.inside += after.inside - before.inside;
   sent_.between += after.between - before.between;
+}
+
+// Null on shards that do not hold it. Where only sizes are counted, the largest of this rank: no step takes more memory.
+const UpdateTarget* VoteObserver::pick_matrix() const {
+  const UpdateTarget* largest = nullptr;
+  for (const UpdateTarget& target : store_.targets()) {
+    if (!target.vote) continue;
+    if (!job_.backend.shape_only() && target.tensor == matrices_[draw_ % matrices_.size()]) return &target;
+    if (std::find(matrices_.begin(), matrices_.end(), target.tensor) != matrices_.end() && (!largest || target.count > largest->count))
+      largest = &target;
+  }
+  return job_.backend.shape_only() ? largest : nullptr;
 }
 
 void VoteObserver::count(const std::vector<SignVote>& votes) {
@@ -118,22 +129,23 @@ void VoteObserver::count(const std::vector<SignVote>& votes) {
     exchange(job_.votes.column, "sample of votes", sample_.bytes(),
              [&](Communicator& group, Stream& on) { group.all_gather_v(on, all, cuts); });
   }
-  std::vector<uint64_t> signs(static_cast<size_t>(all.elements())), agreed(static_cast<size_t>(quota_));
+  std::vector<uint64_t> signs(static_cast<size_t>(all.elements())), agreed(static_cast<size_t>(quota_)), header;
   job_.backend.copy_to_host(stream, all, signs.data());
   for (const Part& part : parts_) {
     const SignVote& vote = votes[part.target];
     job_.backend.copy_to_host(stream, vote.words.flat(part.first, part.words), agreed.data());
+    header.resize(static_cast<size_t>(vote.header.elements()));
+    job_.backend.copy_to_host(stream, vote.header, header.data());
     for (int64_t word = 0; word < part.words; ++word) {
-      const int64_t bits = std::min<int64_t>(64, vote.segments.count - (part.first + word) * 64);
-      const uint64_t used = bits == 64 ? ~uint64_t{0} : (uint64_t{1} << bits) - 1;
+      const uint64_t used = active_bits(vote.segments, header, part.first + word);
       std::array<size_t, 64> plus{};
       for (size_t worker = 0; worker < workers; ++worker) {
         const uint64_t mine = signs[worker * static_cast<size_t>(sampled_words_) + static_cast<size_t>(part.at + word)];
         agreeing_ += std::popcount(~(mine ^ agreed[static_cast<size_t>(word)]) & used);
         for (size_t bit = 0; bit < 64; ++bit) plus[bit] += mine >> bit & 1;
       }
-      for (size_t bit = 0; bit < static_cast<size_t>(bits); ++bit) tied_ += 2 * plus[bit] == workers;
-      sampled_ += static_cast<double>(bits);
+      for (size_t bit = 0; bit < 64; ++bit) tied_ += (used >> bit & 1) != 0 && 2 * plus[bit] == workers;
+      sampled_ += std::popcount(used);
     }
   }
 }
@@ -143,32 +155,35 @@ void VoteObserver::measure_matrix(const std::vector<SignVote>& votes) {
   const SignVote& vote = votes[static_cast<size_t>(matrix_ - store_.targets().data())];
   const Tensor signs = job_.allocate(matrix_->count, DType::float32, MemoryCategory::workspace, "votes on a matrix");
   job_.backend.signs().unpack(stream, {vote.words, vote.header, signs, vote.segments});
-  std::vector<float> host(static_cast<size_t>(matrix_->count));
-  job_.backend.copy_to_host(stream, signs, host.data());
   const int64_t rows = job_.parameter(matrix_->tensor).shape[0], columns = matrix_->count / rows;
-  ratio_ = operator_norm(host, rows, columns) / (std::sqrt(static_cast<double>(rows)) + std::sqrt(static_cast<double>(columns)));
+  ratio_ = operator_norm(job_.backend, stream, signs.reshape(Shape{rows, columns})) /
+           (std::sqrt(static_cast<double>(rows)) + std::sqrt(static_cast<double>(columns)));
   before_ = job_.allocate(matrix_->count, DType::float32, MemoryCategory::workspace, "a matrix before its update");
   job_.backend.copy(stream, matrix_->parameter, before_);
 }
 
+double VoteObserver::largest_change() const {
+  Stream& stream = job_.backend.compute_stream();
+  std::vector<float> before(static_cast<size_t>(std::min(matrix_->count, compared_at_once))), after(before.size());
+  double change = 0.0;
+  for (int64_t first = 0; first < matrix_->count; first += compared_at_once) {
+    const int64_t count = std::min(compared_at_once, matrix_->count - first);
+    job_.backend.copy_to_host(stream, before_.flat(first, count), before.data());
+    job_.backend.copy_to_host(stream, matrix_->parameter.flat(first, count), after.data());
+    for (size_t i = 0; i < static_cast<size_t>(count); ++i) change = std::max(change, std::abs(static_cast<double>(after[i]) - before[i]));
+  }
+  return change;
+}
+
 void VoteObserver::finish() {
   Stream& stream = job_.backend.compute_stream();
-  double change = 0.0;
-  if (matrix_ != nullptr) {
-    std::vector<float> before(static_cast<size_t>(matrix_->count)), after(before.size());
-    job_.backend.copy_to_host(stream, before_, before.data());
-    job_.backend.copy_to_host(stream, matrix_->parameter, after.data());
-    for (size_t i = 0; i < before.size(); ++i) change = std::max(change, std::abs(static_cast<double>(after[i]) - before[i]));
+  stream.synchronize();  // the update itself is not part of the observation
+  std::array<double, 5> sums{};
+  {
+    const Stopwatch stopwatch(seconds_);
+    sums = {tied_, agreeing_, sampled_, ratio_, matrix_ != nullptr ? largest_change() : 0.0};
     before_ = Tensor();
-  }
-  // Every shard saw its own pieces, and one of them the matrix.
-  std::array<double, 5> sums{tied_, agreeing_, sampled_, ratio_, change};
-  if (job_.votes.shard) {
-    const Tensor data = job_.allocate(static_cast<int64_t>(sums.size()), DType::float64, MemoryCategory::workspace, "report of votes");
-    job_.backend.copy_from_host(stream, sums.data(), data);
-    exchange(job_.votes.shard, "report of votes", data.bytes(),
-             [&](Communicator& group, Stream& on) { group.all_reduce(on, data, ReduceOperation::sum); });
-    job_.backend.copy_to_host(stream, data, sums.data());
+    add_over_shards(sums);
   }
   report_.tied = static_cast<int64_t>(sums[0]);
   report_.agreeing = static_cast<int64_t>(sums[1]);
@@ -178,7 +193,18 @@ void VoteObserver::finish() {
   const int64_t sent = sent_.inside + sent_.between;
   report_.bytes = sent - sent_before_;
   sent_before_ = sent;
-  ++observed_;
+  report_.observe_seconds = seconds_;
+}
+
+// Every shard saw its own pieces, and one of them the matrix.
+void VoteObserver::add_over_shards(std::array<double, 5>& sums) {
+  if (!job_.votes.shard) return;
+  Stream& stream = job_.backend.compute_stream();
+  const Tensor data = job_.allocate(static_cast<int64_t>(sums.size()), DType::float64, MemoryCategory::workspace, "report of votes");
+  job_.backend.copy_from_host(stream, sums.data(), data);
+  exchange(job_.votes.shard, "report of votes", data.bytes(),
+           [&](Communicator& group, Stream& on) { group.all_reduce(on, data, ReduceOperation::sum); });
+  job_.backend.copy_to_host(stream, data, sums.data());
 }
 
 }  // namespace dmuon

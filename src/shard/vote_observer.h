@@ -2,6 +2,7 @@
 // that no transport has to count them; and of one matrix the operator norm of its votes and how far it moved.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <vector>
 
@@ -13,8 +14,9 @@ class VoteObserver {
  public:
   VoteObserver(ShardJob& job, UnitStore& store);
 
-  // In this order, in an update that is observed, on every rank. `votes` by target.
-  void begin();
+  // In this order, in an update that is observed, on every rank. `votes` by target. What is sampled follows from the step's
+  // number, so that a resumed run goes on as an uninterrupted one.
+  void begin(int64_t step);
   void take(const std::vector<size_t>& targets, const std::vector<SignVote>& votes);  // packed signs, before they are voted on
   void compare(const std::vector<SignVote>& votes);                                   // after the votes, before the update
   void finish();                                                                      // after the update
@@ -34,9 +36,12 @@ class VoteObserver {
     int64_t first = 0, words = 0;  // in the piece
     int64_t at = 0;                // in the sample
   };
+  const UpdateTarget* pick_matrix() const;
   void count(const std::vector<SignVote>& votes);
   // Runs a collective of one level, waits for it and counts what it sends; nothing else is under way in that group.
   void exchange(Level& level, const char* what, int64_t bytes, const std::function<void(Communicator&, Stream&)>& submit);
+  double largest_change() const;
+  void add_over_shards(std::array<double, 5>& sums);
   void measure_matrix(const std::vector<SignVote>& votes);
 
   ShardJob& job_;
@@ -46,12 +51,13 @@ class VoteObserver {
   Tensor sample_, gathered_;   // int64: this worker's words, all workers'
   std::vector<Part> parts_;
   int64_t sampled_words_ = 0;
-  int64_t observed_ = 0;  // updates
+  uint64_t draw_ = 0;  // of this step, the same on every rank
   const UpdateTarget* matrix_ = nullptr;
   Tensor before_;  // the matrix
   TrafficBytes sent_;
   int64_t sent_before_ = 0;
   double tied_ = 0.0, agreeing_ = 0.0, sampled_ = 0.0, ratio_ = 0.0;
+  double seconds_ = 0.0;  // that this update's observation took
   VoteReport report_;
 };
 

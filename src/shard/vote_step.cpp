@@ -26,24 +26,14 @@ VoteStep::VoteStep(ShardJob& job, UnitStore& store, std::vector<std::vector<Upda
   for (size_t rule = 0; rule < job.rules.rules.size() && rule_ < 0; ++rule)
     if (job.rules.rules[rule]->agreement() == Agreement::vote) rule_ = static_cast<int>(rule);
   votes_.resize(store.targets().size());
-  for (std::vector<UpdateCall>& window : windows) {
-    if (ballots_.empty() || job.options.overlap) ballots_.emplace_back();
-    Ballot& ballot = ballots_.back();
-    for (UpdateCall& call : window) {
-      if (job.rules.rules[static_cast<size_t>(call.rule)]->agreement() != Agreement::vote) continue;
-      ballot.targets.insert(ballot.targets.end(), call.targets.begin(), call.targets.end());
-      ballot.calls.push_back(std::move(call));
-    }
-  }
+  for (std::vector<UpdateCall>& window : windows) add_to_ballots(std::move(window));
+  join_last_ballot();
   int64_t most = 1;
   for (size_t i = 0; i < ballots_.size(); ++i) {
     lay_out(ballots_[i], i);
     most = std::max(most, ballots_[i].words.elements());
   }
-  if (job.votes.column) {
-    job.vote_transport = make_vote_transport(job.backend, *job.votes.column.group, job.options.vote_transport, most);
-    observer_.set_transport(name_of(job.vote_transport->kind()), job.vote_transport->choice());
-  }
+  if (job.votes.column) make_transport(most);
   first_bad_ = job.backend.allocate(Shape{1}, DType::int64, MemoryCategory::workspace, "first parameter that is not finite");
   std::vector<size_t> by_name(job.inventory().parameters().size());
   std::iota(by_name.begin(), by_name.end(), size_t{0});
@@ -53,10 +43,56 @@ VoteStep::VoteStep(ShardJob& job, UnitStore& store, std::vector<std::vector<Upda
   for (size_t place = 0; place < by_name.size(); ++place) name_place_[by_name[place]] = static_cast<int64_t>(place);
 }
 
+// Ballots hold whole windows, at least as many bytes as the options ask for; without overlap there is one.
+bool VoteStep::large_enough(const Ballot& ballot) const {
+  if (!job_.options.overlap) return false;
+  int64_t words = 0;
+  for (size_t index : ballot.targets) words += sign_header_words(votes_[index].segments) + sign_words(votes_[index].segments.count);
+  return words * int64_t{sizeof(uint64_t)} >= job_.options.vote_ballot_bytes;
+}
+
+void VoteStep::add_to_ballots(std::vector<UpdateCall> window) {
+  if (ballots_.empty() || large_enough(ballots_.back())) ballots_.emplace_back();
+  Ballot& ballot = ballots_.back();
+  for (UpdateCall& call : window) {
+    if (job_.rules.rules[static_cast<size_t>(call.rule)]->agreement() != Agreement::vote) continue;
+    for (size_t index : call.targets) votes_[index].segments = segments_of(job_, store_.targets()[index]);
+    ballot.targets.insert(ballot.targets.end(), call.targets.begin(), call.targets.end());
+    ballot.calls.push_back(std::move(call));
+  }
+}
+
+// A small rest travels with the ballot before it.
+void VoteStep::join_last_ballot() {
+  if (ballots_.size() < 2 || large_enough(ballots_.back())) return;
+  const Ballot rest = std::move(ballots_.back());
+  ballots_.pop_back();
+  Ballot& ballot = ballots_.back();
+  ballot.calls.insert(ballot.calls.end(), rest.calls.begin(), rest.calls.end());
+  ballot.targets.insert(ballot.targets.end(), rest.targets.begin(), rest.targets.end());
+}
+
+// Columns measure for themselves and may see different links: rank 0's decides for the job.
+void VoteStep::make_transport(int64_t words) {
+  Communicator& column = *job_.votes.column.group;
+  VoteTransportKind kind = job_.options.vote_transport;
+  job_.vote_transport = make_vote_transport(job_.backend, column, kind, words);
+  std::string choice = job_.vote_transport->choice();
+  if (kind == VoteTransportKind::automatic && job_.grid.shards > 1 && !job_.backend.shape_only()) {
+    choice = job_.world.broadcast_text(choice, 0);
+    const std::vector<std::string> kinds = job_.world.all_gather_text(std::string(name_of(job_.vote_transport->kind())));
+    if (std::any_of(kinds.begin(), kinds.end(), [&](const std::string& each) { return each != kinds[0]; })) {
+      kind = vote_transport_from_name(kinds[0]);
+      job_.vote_transport.reset();
+      job_.vote_transport = make_vote_transport(job_.backend, column, kind, words);
+    }
+  }
+  observer_.set_transport(name_of(job_.vote_transport->kind()), choice);
+}
+
 void VoteStep::lay_out(Ballot& ballot, size_t number) {
   int64_t words = 0;
   for (size_t index : ballot.targets) {
-    votes_[index].segments = segments_of(job_, store_.targets()[index]);
     ballot.header_words += sign_header_words(votes_[index].segments);
     words += sign_words(votes_[index].segments.count);
   }
@@ -96,7 +132,8 @@ void VoteStep::pack(const Ballot& ballot, std::span<const StepValues> values) {
 }
 
 void VoteStep::run(std::span<const StepValues> values, bool observe) {
-  if (observe) observer_.begin();
+  const int64_t step = values[static_cast<size_t>(rule_)].step;
+  if (observe) observer_.begin(step);
   for (Ballot& ballot : ballots_) {
     {
       const TraceSpan span(job_.options.trace, "compute", "update", "local halves");
@@ -104,7 +141,6 @@ void VoteStep::run(std::span<const StepValues> values, bool observe) {
       if (observe) observer_.take(ballot.targets, votes_);
     }
     if (ballot.words.elements() == 0 || !job_.vote_transport) continue;
-    const int64_t step = values[static_cast<size_t>(rule_)].step;
     ballot.counted =
         job_.start(job_.votes.column, job_.backend.compute_stream().record(), "vote", -1, ballot.words.bytes(),
                    [&](Communicator&, Stream& stream) { job_.vote_transport->vote(stream, ballot.words, ballot.header_words, step); });

@@ -1,7 +1,8 @@
 // The part of an update that is agreed by vote: local halves of the rules, their messages as signs, the majority among the
 // workers, and the check that every message was finite. Workers are the replicas; the ranks of one shard vote on its pieces.
 //
-// With overlap, the signs of one window travel while the next window's local halves compute; without, all travel at once.
+// With overlap, the signs of one ballot, some windows of units, travel while the local halves of the next compute; without, all
+// travel at once.
 #pragma once
 
 #include <memory>
@@ -21,8 +22,9 @@ class VoteStep {
 
   bool any() const { return any_; }  // does any rank of the job vote on anything
   // After prepare() of the rules: everything up to the agreed signs. Collective, blocks. NumericalError naming the first
-  // parameter whose message is not finite on any worker; masters have not changed then. With `observe` the same on every rank, observed()
-  // tells of this update once finish() was called after it.
+  // parameter whose message is not finite on any worker; masters have not changed then, but local state (momenta) and the reduced
+  // gradients are already those of the failed step: it cannot be repeated, only resumed from a checkpoint. With `observe` the same on every
+  // rank, observed() tells of this update once finish() was called after it.
   void run(std::span<const StepValues> values, bool observe);
   void finish(bool observe) {
     if (observe) observer_.finish();
@@ -42,6 +44,10 @@ class VoteStep {
     int64_t header_words = 0;
     Event counted;
   };
+  bool large_enough(const Ballot& ballot) const;
+  void add_to_ballots(std::vector<UpdateCall> window);
+  void join_last_ballot();
+  void make_transport(int64_t words);
   void lay_out(Ballot& ballot, size_t number);
   void pack(const Ballot& ballot, std::span<const StepValues> values);
   void require_finite();

@@ -105,7 +105,7 @@ RankCost simulate_rank(const Configuration& configuration, const TokenData& data
     const double extras[] = {0.0, 0.0};
     sharded.finish_gradients(extras);
     backend->reset_costs();
-    sharded.update(step_values(rules, step, 1.0));
+    sharded.update(step_values(rules, step, 1.0), step == 1);  // observed: it takes memory, but its bytes are not a usual step's
     const TrafficBytes after = sharded.traffic(), votes_after = sharded.vote_traffic();
     cost.sent = {after.inside - before.inside, after.between - before.between};
     cost.votes = {votes_after.inside - votes_before.inside, votes_after.between - votes_before.between};

@@ -45,6 +45,10 @@ struct ShardedModelOptions {
   // Of rules that agree by vote: how the votes travel (equal bits), and what the signs of exact zeros depend on.
   VoteTransportKind vote_transport = VoteTransportKind::automatic;
   uint64_t vote_seed = 0;
+  // With overlap, the votes of windows travel together until they have so many packed bytes (0: each window's alone). A vote
+  // takes a few dependent messages between all workers, each with a worker's share of the bytes: those of 512 KiB among 8 workers are
+  // still long beside the latency of slow links, 64 KiB against the 12 KiB that 1 Gbit/s carries in 100 us.
+  int64_t vote_ballot_bytes = int64_t{512} << 10;
   Trace* trace = nullptr;  // records collectives, waits and compute when given
   // All collectives on one stream, in one order: for a backend that runs all its streams on the calling thread (the deferred
   // test double), where collectives of two streams could wait for each other across ranks.

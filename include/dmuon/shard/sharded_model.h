@@ -63,19 +63,21 @@ struct GradientReport {
   std::vector<double> sums;      // the extra values, added over ranks in rank order
 };
 
-// What a step's votes looked like: a sample of them, where the update was asked to observe. Equal on every rank.
+// What a step's votes looked like: a sample of them, where the update was asked to observe. Equal on every rank, but for the
+// seconds.
 struct VoteReport {
   int64_t elements = 0;              // voted on in the step
-  int64_t sampled = 0;               // of them, compared over all workers
+  int64_t sampled = 0;               // of them, compared over all workers; without those that no worker has anything to say on
   int64_t tied = 0;                  // sampled ones that the tie-breaker decided
   int64_t agreeing = 0;              // bits of sampled elements, over all workers, that equal the vote
   int workers = 1;                   // that voted
   double operator_norm_ratio = 0.0;  // ||S||_op / (sqrt m + sqrt n) of the voted signs S of `matrix`, m x n; 0: no matrix
   double largest_change = 0.0;       // of an element of `matrix` in this update
-  std::string matrix;                // another one each time
+  std::string matrix;                // drawn by the step's number
   int64_t bytes = 0;                 // that observing sent in this update; traffic() leaves them out
   std::string transport;             // of the votes, "" when nothing moves; known from the start, as the next
   std::string choice;                // of the transport and why, a line for people
+  double observe_seconds = 0.0;      // that observing added to this rank's update
 };
 
 // Seconds the calling thread has waited for communication, by where it waited.
