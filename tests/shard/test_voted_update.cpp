@@ -1,4 +1,4 @@
-// Updates that agree by vote, on 1 to 4 ranks: every grid, transport, stage and order of work leaves the same bits, and they
+// Updates that agree by vote, on 1 to 8 ranks: every grid, transport, stage and order of work leaves the same bits, and they
 // are those of a plain simulation of the workers in one process.
 #include "dmuon/comm/world.h"
 #include "shard/vote_job.h"
@@ -9,12 +9,15 @@ using namespace dmuon::testing;
 
 namespace {
 
-std::vector<VoteCase> rule_sets() {
+std::vector<VoteCase> rule_sets(int ranks) {
+  if (ranks > 4) return {{.name = "Sign-Muon beside Signum", .others = Kind::signum, .steps = 3}};  // threads of few processors
   return {{.name = "Sign-Muon beside AdamW"},
           {.name = "Signum everywhere", .matrices = Kind::signum, .others = Kind::signum, .clip = 0.0},
           {.name = "Sign-Muon beside Signum", .others = Kind::signum},
           {.name = "SignAdam everywhere", .matrices = Kind::sign_adam, .others = Kind::sign_adam},
-          {.name = "Lion beside AdamW", .matrices = Kind::lion}};
+          {.name = "Lion beside AdamW", .matrices = Kind::lion},
+          {.name = "Sign-Muon with orthogonal votes", .others = Kind::signum, .post_polar = true},
+          {.name = "Signum on sizes around words", .matrices = Kind::signum, .others = Kind::signum, .steps = 2, .sizes_of_words = true}};
 }
 
 // Everything that may differ for given workers without changing bits.
@@ -43,12 +46,13 @@ std::vector<VoteCase> variants(const VoteCase& base, int ranks) {
     c.window_units = 100;
     c.strategy = PlanStrategy::round_robin;
   });
-  add("one shard has everything", [](VoteCase& c) { c.strategy = PlanStrategy::rank0; });
   if (base.options.replicas > 1)
     add("exact counts between nodes", [&](VoteCase& c) {
       c.options.vote_transport = VoteTransportKind::hierarchical;
-      if (c.options.replicas == 4) c.nodes = 2;
+      if (c.options.replicas > 2 && c.options.replicas % 2 == 0) c.nodes = 2;
     });
+  if (ranks > 4) return cases;
+  add("one shard has everything", [](VoteCase& c) { c.strategy = PlanStrategy::rank0; });
   add("deferred work", [](VoteCase& c) { c.mode = HostMode::deferred; });
   if (shards)
     add("stage 3", [](VoteCase& c) {
@@ -64,7 +68,7 @@ int main() {
   World world = World::start({.deadline_seconds = 120});
   Communicator& all = world.communicator();
   MpiChecks checks(all);
-  for (VoteCase base : rule_sets())
+  for (VoteCase base : rule_sets(all.size()))
     for (int replicas = 1; replicas <= all.size(); ++replicas) {
       if (all.size() % replicas != 0) continue;
       base.options.replicas = replicas;

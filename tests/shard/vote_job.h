@@ -20,10 +20,21 @@ namespace dmuon::testing {
 // Parameters without a forward pass: small matrices, rows and columns alone, sizes that fill words and sizes that do not.
 class VoteModel final : public Model {
  public:
-  VoteModel() {
+  explicit VoteModel(bool sizes_of_words = false) {
     const auto declare = [&](int unit, const std::string& name, Shape shape, ParameterRole role) {
       inventory_.declare(unit, name, shape, role, initialize_normal(0.02));
     };
+    if (sizes_of_words) {
+      // Pieces around the sizes of words and of vectors of instructions, one longer than a chunk, and an empty one.
+      const int lines = inventory_.add_unit("lines");
+      for (int64_t size : {0, 1, 7, 8, 31, 32, 33, 63, 64, 65, 4097})
+        declare(lines, text("lines.", size), Shape{size}, ParameterRole::vector);
+      const int boxes = inventory_.add_unit("boxes");
+      for (int64_t rows : {1, 3, 65})
+        for (int64_t columns : {1, 31, 64, 65})
+          declare(boxes, text("boxes.", rows, "x", columns), Shape{rows, columns}, ParameterRole::matrix);
+      return;
+    }
     const int embedding = inventory_.add_unit("embedding");
     declare(embedding, "embedding.weight", Shape{37, 12}, ParameterRole::embedding);
     const int first = inventory_.add_unit("blocks.0");
@@ -66,7 +77,15 @@ struct VoteCase {
   PlanStrategy strategy = PlanStrategy::greedy;
   HostMode mode = HostMode::normal;
   bool observe = false;
-  ShardedModelOptions options = {};
+  bool sizes_of_words = false;  // another model: tensors of such sizes
+  ShardedModelOptions options = ballots_of_windows();
+
+  // Several ballots, however small the model.
+  static ShardedModelOptions ballots_of_windows() {
+    ShardedModelOptions options;
+    options.vote_ballot_bytes = 0;
+    return options;
+  }
 };
 
 inline constexpr int64_t vote_cut_elements = 128;
@@ -166,7 +185,10 @@ inline JobPlans make_vote_plans(const Inventory& inventory, const RuleTable& tab
 class VoteJob {
  public:
   VoteJob(Communicator& world, const VoteCase& c)
-      : case_(c), backend_(make_cpu_backend({.mode = c.mode, .threads = c.threads})), workers_(c.options.replicas) {
+      : case_(c),
+        model_(c.sizes_of_words),
+        backend_(make_cpu_backend({.mode = c.mode, .threads = c.threads})),
+        workers_(c.options.replicas) {
     worker_ = world.rank() / (world.size() / workers_);
     RuleTable table = make_vote_rules(model_.inventory(), c);
     JobPlans plans = make_vote_plans(model_.inventory(), table, c, world.size());
@@ -242,7 +264,8 @@ class VoteJob {
       if (parameter.role == ParameterRole::buffer) continue;
       const int64_t rows = parameter.shape.rank() > 1 ? parameter.shape[0] : 1;
       tensors.push_back({parameter.name, rows, parameter.shape.elements() / rows,
-                         parameter.role == ParameterRole::matrix ? case_.matrices : case_.others});
+                         parameter.role == ParameterRole::matrix ? case_.matrices : case_.others,
+                         case_.post_polar && parameter.role == ParameterRole::matrix});
     }
     return tensors;
   }

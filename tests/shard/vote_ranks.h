@@ -41,7 +41,7 @@ inline void require_none(const std::vector<std::string>& errors) {
 // A small GPT that trains.
 struct TrainRank {
   TrainRank(Communicator& world, const VoteCase& c, int64_t cut_elements = 64)
-      : backend(make_cpu_backend({.mode = c.mode})), model([] {
+      : observe(c.observe), backend(make_cpu_backend({.mode = c.mode})), model([] {
           Gpt2Settings s;
           s.layers = 2;
           s.heads = 2;
@@ -62,7 +62,7 @@ struct TrainRank {
     const GradientReport report = sharded->finish_gradients({});
     const double coefficient = clip > 0.0 ? clip_coefficient(report.norm, clip) : 1.0;
     const StepValues values[] = {{number, 0.01, coefficient}, {number, 0.001, coefficient}};
-    calls += sharded->update(values).newton_schulz_calls;
+    calls += sharded->update(values, observe).newton_schulz_calls;
     return report;
   }
   void run_micro_batch(int rank, int64_t number, double scale) {
@@ -80,6 +80,7 @@ struct TrainRank {
     sharded->end_micro_batch();
   }
 
+  bool observe = false;
   std::unique_ptr<Backend> backend;
   Gpt2 model;
   std::unique_ptr<ShardedModel> sharded;

@@ -3,6 +3,7 @@
 // shared, which is part of the format.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -19,6 +20,7 @@ struct SimulatedTensor {
   std::string name;
   int64_t rows = 1, columns = 1;
   Kind kind = Kind::mean;
+  bool post_polar = false;  // the vote is orthogonalised before it is applied
 };
 
 // Gradient of an element: worker -1 asks for the mean gradient of the job, others for the worker's share of it.
@@ -142,8 +144,14 @@ class VoteSimulation {
   void apply(const SimulatedTensor& tensor, const std::vector<int>& votes, int64_t number) {
     std::vector<double>& values = values_.at(tensor.name);
     const double keep = 1.0 - options_.learning_rate * options_.weight_decay;
+    std::vector<double> steps(votes.begin(), votes.end());
+    if (tensor.post_polar) {
+      steps = orthogonalized(steps, tensor.rows, tensor.columns);
+      const double gain = std::sqrt(std::max(1.0, static_cast<double>(tensor.rows) / static_cast<double>(tensor.columns)));
+      for (double& step : steps) step *= gain;
+    }
     for (size_t i = 0; i < votes.size(); ++i) {
-      double step = votes[i];
+      double step = steps[i];
       if (tensor.kind == Kind::sign_adam) {
         std::vector<double>&first = momenta_[tensor.name + "#1"], &second = momenta_[tensor.name + "#2"];
         first.resize(votes.size(), 0.0);
