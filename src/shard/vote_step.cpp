@@ -21,10 +21,11 @@ SignSegments segments_of(const ShardJob& job, const UpdateTarget& target) {
 
 VoteStep::VoteStep(ShardJob& job, UnitStore& store, std::vector<std::vector<UpdateCall>> windows)
     : job_(job), store_(store), observer_(job, store) {
-  any_ = !job.vote_plan.units.empty();
-  if (!any_) return;
+  if (job.vote_plan.units.empty()) return;
   for (size_t rule = 0; rule < job.rules.rules.size() && rule_ < 0; ++rule)
     if (job.rules.rules[rule]->agreement() == Agreement::vote) rule_ = static_cast<int>(rule);
+  any_ = rule_ >= 0;
+  if (!any_) return;
   votes_.resize(store.targets().size());
   for (std::vector<UpdateCall>& window : windows) add_to_ballots(std::move(window));
   join_last_ballot();
