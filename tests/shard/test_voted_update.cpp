@@ -10,7 +10,7 @@ using namespace dmuon::testing;
 namespace {
 
 std::vector<VoteCase> rule_sets(int ranks) {
-  if (ranks > 4) return {{.name = "Sign-Muon beside Signum", .others = Kind::signum, .steps = 3}};  // threads of few processors
+  if (ranks > 4) return {{.name = "Sign-Muon beside Signum", .others = Kind::signum, .steps = 2}};  // more ranks than processors
   return {{.name = "Sign-Muon beside AdamW"},
           {.name = "Signum everywhere", .matrices = Kind::signum, .others = Kind::signum, .clip = 0.0},
           {.name = "Sign-Muon beside Signum", .others = Kind::signum},
