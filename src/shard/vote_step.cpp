@@ -34,7 +34,10 @@ VoteStep::VoteStep(ShardJob& job, UnitStore& store, std::vector<std::vector<Upda
     lay_out(ballots_[i], i);
     most = std::max(most, ballots_[i].words.elements());
   }
-  if (job.votes.column) make_transport(most);
+  if (job.votes.column) {  // all columns choose the same
+    job.vote_transport = make_vote_transport(job.backend, *job.votes.column.group, job.options.vote_transport, most, &job.world);
+    observer_.set_transport(name_of(job.vote_transport->kind()), job.vote_transport->choice());
+  }
   first_bad_ = job.backend.allocate(Shape{1}, DType::int64, MemoryCategory::workspace, "first parameter that is not finite");
   std::vector<size_t> by_name(job.inventory().parameters().size());
   std::iota(by_name.begin(), by_name.end(), size_t{0});
@@ -71,24 +74,6 @@ void VoteStep::join_last_ballot() {
   Ballot& ballot = ballots_.back();
   ballot.calls.insert(ballot.calls.end(), rest.calls.begin(), rest.calls.end());
   ballot.targets.insert(ballot.targets.end(), rest.targets.begin(), rest.targets.end());
-}
-
-// Columns measure for themselves and may see different links: rank 0's decides for the job.
-void VoteStep::make_transport(int64_t words) {
-  Communicator& column = *job_.votes.column.group;
-  VoteTransportKind kind = job_.options.vote_transport;
-  job_.vote_transport = make_vote_transport(job_.backend, column, kind, words);
-  std::string choice = job_.vote_transport->choice();
-  if (kind == VoteTransportKind::automatic && job_.grid.shards > 1 && !job_.backend.shape_only()) {
-    choice = job_.world.broadcast_text(choice, 0);
-    const std::vector<std::string> kinds = job_.world.all_gather_text(std::string(name_of(job_.vote_transport->kind())));
-    if (std::any_of(kinds.begin(), kinds.end(), [&](const std::string& each) { return each != kinds[0]; })) {
-      kind = vote_transport_from_name(kinds[0]);
-      job_.vote_transport.reset();
-      job_.vote_transport = make_vote_transport(job_.backend, column, kind, words);
-    }
-  }
-  observer_.set_transport(name_of(job_.vote_transport->kind()), choice);
 }
 
 void VoteStep::lay_out(Ballot& ballot, size_t number) {

@@ -47,7 +47,6 @@ class VoteStep {
   bool large_enough(const Ballot& ballot) const;
   void add_to_ballots(std::vector<UpdateCall> window);
   void join_last_ballot();
-  void make_transport(int64_t words);
   void lay_out(Ballot& ballot, size_t number);
   void pack(const Ballot& ballot, std::span<const StepValues> values);
   void require_finite();
