@@ -14,6 +14,7 @@ namespace dmuon {
 VoteMetrics vote_metrics(const VoteReport& report) {
   VoteMetrics metrics;
   metrics.observation_bytes_sent = report.bytes;
+  metrics.observe_seconds = report.observe_seconds;
   if (report.sampled > 0) {
     const auto sampled = static_cast<double>(report.sampled);
     metrics.tie_share = static_cast<double>(report.tied) / sampled;
@@ -51,6 +52,7 @@ Json to_json(const StepMetrics& metrics) {
   if (metrics.votes) {
     line.set("vote_bytes_sent", metrics.votes->bytes_sent);
     line.set("vote_observation_bytes_sent", metrics.votes->observation_bytes_sent);
+    line.set("vote_observe_seconds", metrics.votes->observe_seconds);
     set("vote_tie_share", metrics.votes->tie_share);
     set("vote_agreement", metrics.votes->agreement);
     set("vote_operator_norm_ratio", metrics.votes->operator_norm_ratio);

@@ -20,6 +20,7 @@ struct VoteMetrics {
   std::string matrix;                         // its name, another one each time; empty where none was measured
   int64_t bytes_sent = 0;                     // of StepMetrics::sent, for votes alone
   int64_t observation_bytes_sent = 0;         // to learn the above; in no other count
+  double observe_seconds = 0;                 // of rank 0 likewise, in no other time but that of waiting
 };
 VoteMetrics vote_metrics(const VoteReport& report);
 

@@ -172,6 +172,9 @@ void Trainer::step() {
   if (votes_ && finite) {
     const TrafficBytes voted = parts_.sharded.vote_traffic();
     metrics_.votes = observes_votes() ? vote_metrics(parts_.sharded.vote_report()) : VoteMetrics{};
+    // Looking at votes is no part of a step: the next one without a line to write does not have it.
+    metrics_.step_seconds -= metrics_.votes->observe_seconds;
+    metrics_.update_seconds -= metrics_.votes->observe_seconds;
     metrics_.votes->bytes_sent = voted.inside + voted.between - votes_before.inside - votes_before.between;
   }
   metrics_.newton_schulz_guard_events = static_cast<int64_t>(report.sums[3]);

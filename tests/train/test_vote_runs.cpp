@@ -45,6 +45,13 @@ TEST_CASE("a run of votes tells what its votes were like") {
     const double tied = line.at("vote_tie_share").as_number(), agree = line.at("vote_agreement").as_number();
     CHECK((tied > 0.0 && tied < 0.7));
     CHECK((agree > 0.5 && agree < 1.0));
+    // Looking took time, and that is none of the step's.
+    CHECK(line.at("vote_observe_seconds").as_number() > 0.0);
+    double phases = 0.0;
+    for (const char* phase : {"forward_seconds", "backward_seconds", "update_seconds"}) phases += line.at(phase).as_number();
+    CHECK(line.at("update_seconds").as_number() > 0.0);
+    CHECK(line.at("step_seconds").as_number() >= phases);
+    CHECK(line.at("step_seconds").as_number() * line.at("tokens_per_second").as_number() == Approx(96.0));
     CHECK(line.at("vote_matrix").as_string().starts_with("blocks."));
     const double ratio = line.at("vote_operator_norm_ratio").as_number();
     CHECK((ratio > 0.5 && ratio < 6.0));
