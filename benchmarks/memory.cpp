@@ -22,7 +22,7 @@ Json row(const std::string& category, int64_t predicted, int64_t measured) {
 Json::Array run_on(const Arguments& arguments, const std::string& config, World& job) {
   Communicator& world = job.communicator();
   const Configuration configuration = load_configuration(config);
-  const RunGrid grid = make_run_grid(configuration.distribution, world.size(), count_nodes(world));
+  const RunGrid grid = make_run_grid(configuration.distribution, world.size(), count_nodes(world), any_rule_votes(configuration.optimizer));
   const DryRunReport predicted = dry_run(configuration, TokenData{}, models(), grid, arguments.threads);
   Training training(config, {}, arguments.threads, world);
   for (int i = 0; i < 3; ++i) training.step();

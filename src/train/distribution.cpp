@@ -29,6 +29,7 @@ int count_nodes(const Communicator& world) {
 
 RunGrid make_run_grid(const DistributionConfiguration& configuration, int ranks, int machine_nodes, bool votes) {
   RunGrid run;
+  run.votes = votes;
   const int asked = static_cast<int>(configuration.nodes);
   if (asked > 0 && asked < machine_nodes)
     throw ConfigError(text("distribution.nodes = ", asked, ": the ", ranks, " ranks are on ", machine_nodes,
@@ -45,11 +46,10 @@ RunGrid make_run_grid(const DistributionConfiguration& configuration, int ranks,
   return run;
 }
 
-void require_runs_in_nodes(const DistributionConfiguration& configuration, const RunGrid& run, bool votes,
-                           const std::vector<RankPlace>& ranks) {
+void require_runs_in_nodes(const DistributionConfiguration& configuration, const RunGrid& run, const std::vector<RankPlace>& ranks) {
   // One rank in every replica: no shard group has to lie in a node.
   const bool shards = run.grid.shards > 1, left = configuration.replicas == 0;
-  const bool follows_nodes = configuration.nodes > 0 || (shards && (left || (votes && run.grid.replicas % run.nodes == 0)));
+  const bool follows_nodes = configuration.nodes > 0 || (shards && (left || (run.votes && run.grid.replicas % run.nodes == 0)));
   const size_t nodes = static_cast<size_t>(run.nodes);
   if (nodes == 1 || ranks.size() % nodes != 0 || !follows_nodes) return;
   const size_t run_length = ranks.size() / nodes;
@@ -60,15 +60,14 @@ void require_runs_in_nodes(const DistributionConfiguration& configuration, const
                            ranks[rank].host, " and rank ", first, " on ", ranks[first].host,
                            "; start the ranks of a node one after the other, as many on each (mpirun --map-by slot), or set "
                            "distribution.replicas (1 shards over all ranks",
-                           votes ? text(", ", ranks.size(), " makes every rank a worker") : "", ")"));
+                           run.votes ? text(", ", ranks.size(), " makes every rank a worker") : "", ")"));
   }
 }
 
-std::unique_ptr<Communicator> divide_ranks(const DistributionConfiguration& configuration, const RunGrid& run, bool votes,
-                                           Communicator& all) {
+std::unique_ptr<Communicator> divide_ranks(const DistributionConfiguration& configuration, const RunGrid& run, Communicator& all) {
   std::vector<RankPlace> ranks;
   for (int rank = 0; rank < all.size(); ++rank) ranks.push_back({all.node(rank), all.host(rank)});
-  require_runs_in_nodes(configuration, run, votes, ranks);
+  require_runs_in_nodes(configuration, run, ranks);
   return run.nodes > count_nodes(all) ? all.divide_into_nodes(run.nodes, "virtual nodes") : nullptr;
 }
 

@@ -16,6 +16,7 @@ namespace dmuon {
 struct RunGrid {
   int nodes = 1;
   RankGrid grid;
+  bool votes = false;  // some rule agrees by vote: a replica is a worker
 };
 
 // `machine_nodes`: nodes that the ranks really are on. `votes`: some rule agrees by vote (any_rule_votes); a replica is then a
@@ -33,15 +34,13 @@ struct RankPlace {
 };
 
 // ConfigError naming the first rank that is not on the node of its run of consecutive ranks, where the grid follows the nodes: they are
-// given, or replicas are left to the run, or votes should cross between nodes and all else inside (`votes`, replicas of several ranks,
+// given, or replicas are left to the run, or votes should cross between nodes and all else inside (replicas of several ranks,
 // as many on each node).
-void require_runs_in_nodes(const DistributionConfiguration& configuration, const RunGrid& run, bool votes,
-                           const std::vector<RankPlace>& ranks);
+void require_runs_in_nodes(const DistributionConfiguration& configuration, const RunGrid& run, const std::vector<RankPlace>& ranks);
 
 // The ranks as the grid wants them: `all` divided into virtual nodes where the run has more than the machine, null where `all`
 // serves. Collective. Errors of require_runs_in_nodes.
-std::unique_ptr<Communicator> divide_ranks(const DistributionConfiguration& configuration, const RunGrid& run, bool votes,
-                                           Communicator& all);
+std::unique_ptr<Communicator> divide_ranks(const DistributionConfiguration& configuration, const RunGrid& run, Communicator& all);
 
 // One stage per unit. ConfigError naming a pattern that matches no unit, with the units there are.
 std::vector<int> make_unit_stages(const DistributionConfiguration& configuration, const Inventory& inventory);

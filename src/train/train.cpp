@@ -244,9 +244,8 @@ int run(const TrainArguments& arguments, World& launched, const std::vector<Mode
   RunGrid grid;
   std::unique_ptr<Communicator> divided;
   agreed(all, [&] {
-    const bool votes = any_rule_votes(configuration.optimizer);
-    grid = make_run_grid(configuration.distribution, all.size(), machine_nodes, votes);
-    divided = divide_ranks(configuration.distribution, grid, votes, all);
+    grid = make_run_grid(configuration.distribution, all.size(), machine_nodes, any_rule_votes(configuration.optimizer));
+    divided = divide_ranks(configuration.distribution, grid, all);
   });
   if (!divided) return run_on_grid(arguments, configuration, launched, all, grid, threads, families);
   divided->set_deadline(configuration.communication.start_timeout_seconds);
