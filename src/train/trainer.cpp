@@ -45,10 +45,11 @@ Trainer::Trainer(TrainerParts parts, TrainState state)
   });
 }
 
-// The watchdog sees hangs that no collective's deadline can. Alone there is nobody to wait for, and a step may take as
+// The watchdog sees hangs that no collective's deadline can. It waits twice as long, because a collective that expires knows
+// whom it has waited for. Alone there is nobody to wait for, and a step may take as
 // long as it takes.
-void Trainer::enter(const std::string& phase, double limit_seconds) {
-  parts_.watchdog.enter(phase, parts_.world.size() > 1 ? limit_seconds : 0.0);
+void Trainer::enter(const std::string& phase, double deadline_seconds) {
+  parts_.watchdog.enter(phase, parts_.world.size() > 1 ? 2.0 * deadline_seconds : 0.0);
 }
 
 RunResult Trainer::run() {
@@ -94,7 +95,7 @@ void Trainer::train_micro_batches(StepClock& clock, double& loss_sum) {
   for (int64_t k = 0; k < shape_.micro_batches; ++k) {
     const int64_t first = std::min(mine.count, k * shape_.micro_batch_size);
     const int64_t count = std::min(shape_.micro_batch_size, mine.count - first);
-    enter(text("step ", state_.step + 1, ", micro-batch ", k + 1), 2.0 * parts_.configuration.communication.step_timeout_seconds);
+    enter(text("step ", state_.step + 1, ", micro-batch ", k + 1), parts_.configuration.communication.step_timeout_seconds);
     clock.enter(StepPhase::forward);
     parts_.sharded.begin_micro_batch();
     if (count > 0) {
@@ -120,7 +121,7 @@ void Trainer::step() {
   train_micro_batches(clock, loss_sum);
   // The end of the reductions and the agreement on the norm belong to the update: nothing can change before them.
   clock.enter(StepPhase::update);
-  enter(text("update of step ", state_.step + 1), 2.0 * parts_.configuration.communication.step_timeout_seconds);
+  enter(text("update of step ", state_.step + 1), parts_.configuration.communication.step_timeout_seconds);
   const double extras[] = {loss_sum, stop_signal() != 0 ? 1.0 : 0.0, static_cast<double>(newton_schulz_calls_),
                            static_cast<double>(newton_schulz_guard_events_)};
   const GradientReport report = parts_.sharded.finish_gradients(extras);

@@ -52,7 +52,8 @@ class Trainer {
   std::optional<double> evaluate_now();
   void sample_now();
   void save_now();
-  void enter(const std::string& phase, double limit_seconds);
+  // `deadline_seconds`: of the collectives in this phase (0: no limit).
+  void enter(const std::string& phase, double deadline_seconds);
   bool last() const { return state_.step == parts_.configuration.training.steps; }
   bool due(int64_t interval) const { return interval > 0 && state_.step % interval == 0; }
   bool observes_votes() const { return votes_ && (logs_step() || due(parts_.configuration.evaluation.interval)); }
