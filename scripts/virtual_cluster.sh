@@ -170,7 +170,11 @@ down() {
   local node pid
   pid=$(switch_process)
   if [[ -n $pid ]]; then kill "$pid"; fi
-  for node in $(nodes); do ip netns del "$node"; done
+  for node in $(nodes); do
+    # What still runs there has lost its network and would poll for ever.
+    ip netns pids "$node" | xargs --no-run-if-empty kill -9 2>/dev/null || true
+    ip netns del "$node"
+  done
   ip link del "$bridge" 2>/dev/null || true
   rm -rf "$folder"
 }
