@@ -78,7 +78,7 @@ Spread measure(const Arguments& arguments, const std::function<void()>& a) {
 }
 
 std::unique_ptr<Backend> make_backend(const Arguments& arguments) {
-  HostBackendOptions options;
+  BackendOptions options;
   options.threads = arguments.threads;
   return make_cpu_backend(options);
 }

@@ -5,11 +5,12 @@ option(DMUON_BENCHMARKS "Build dmuon_bench" ON)
 set(DMUON_ONEDNN AUTO CACHE STRING "Matrix products through oneDNN: AUTO, ON, OFF")
 set(DMUON_MPI AUTO CACHE STRING "Processes through MPI: AUTO, ON, OFF")
 set(DMUON_CBC AUTO CACHE STRING "Planning by integer programs through COIN-OR CBC: AUTO, ON, OFF")
-set(DMUON_CUDA AUTO CACHE STRING "CUDA backend: AUTO, ON, OFF; this version has none, so ON is an error")
+set(DMUON_CUDA AUTO CACHE STRING "CUDA backend: AUTO, ON, OFF")
+set(DMUON_CUDA_ARCHITECTURES "80;90" CACHE STRING "Device architectures that the CUDA backend is compiled for")
 set(DMUON_SANITIZE "" CACHE STRING "Sanitizers, e.g. address,undefined or thread")
 
-add_compile_options(-Wall -Wextra -Wpedantic -Werror -Wshadow=local -Wno-unknown-pragmas
-  -Wno-restrict)  # GCC 12 reports string concatenation falsely (GCC bug 105651)
+add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Werror;-Wshadow=local;-Wno-unknown-pragmas>"
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>")  # GCC 12 reports string concatenation falsely (GCC bug 105651)
 if(DMUON_NATIVE)
   add_compile_options(-march=native)
 endif()
@@ -21,6 +22,7 @@ endif()
 find_program(DMUON_CCACHE ccache)
 if(DMUON_CCACHE)
   # Another clone hits the same cache: paths relative to the source, no directory in the hash.
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${DMUON_CCACHE})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${DMUON_CCACHE})
 endif()
 find_program(DMUON_MOLD mold)

@@ -7,6 +7,8 @@ if(DMUON_REFERENCE_SOURCES)
   set_target_properties(dmuon_reference PROPERTIES PREFIX "lib")
 endif()
 
+include(dmuon_cuda)
+
 # Tools: every tools/X.cpp is the thin main of the executable X.
 file(GLOB DMUON_TOOLS CONFIGURE_DEPENDS tools/*.cpp)
 foreach(source IN LISTS DMUON_TOOLS)

@@ -25,7 +25,7 @@ train: core backend comm autograd nn newton_schulz optim plan shard data io conf
 # models/ are written against nn alone; tools, benchmarks, tests and examples may use everything.
 models_use=nn
 
-mapfile -t files < <(find src include/dmuon models -type f \( -name '*.h' -o -name '*.cpp' \) 2>/dev/null | sort)
+mapfile -t files < <(find src include/dmuon models -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' \) 2>/dev/null | sort)
 awk -v table="$table" -v models_use="$models_use" '
   BEGIN {
     lines = split(table, rows, "\n")

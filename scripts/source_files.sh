@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if git ls-files --error-unmatch CMakeLists.txt >/dev/null 2>&1; then
-  git ls-files -- '*.h' '*.cpp'
+  git ls-files -- '*.h' '*.cpp' '*.cu'
 else
-  find include src models tools benchmarks tests examples -type f \( -name '*.h' -o -name '*.cpp' \) | sort
+  find include src models tools benchmarks tests examples -type f \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' \) | sort
 fi

@@ -28,7 +28,7 @@ void for_chunks(int64_t elements, [[maybe_unused]] int threads, const Body& body
 
 }  // namespace
 
-HostBackend::HostBackend(const HostBackendOptions& options) : options_(options), allocator_(make_allocator(options.mode)) {
+HostBackend::HostBackend(const BackendOptions& options) : options_(options), allocator_(make_allocator(options.mode)) {
   if (options.mode == HostMode::deferred) {
     scheduler_ = std::make_unique<DeferredScheduler>(options.deferred_seed);
     compute_stream_ = scheduler_->make_stream();

@@ -13,7 +13,7 @@ namespace dmuon {
 
 class HostBackend : public Backend {
  public:
-  explicit HostBackend(const HostBackendOptions& options);
+  explicit HostBackend(const BackendOptions& options);
   ~HostBackend() override;
 
   Allocator& allocator() final { return *allocator_; }
@@ -29,7 +29,7 @@ class HostBackend : public Backend {
   void reset_costs() final;
   void profile(bool on) final { profiling_ = on; }
 
-  const HostBackendOptions& options() const { return options_; }
+  const BackendOptions& options() const { return options_; }
 
   // Runs `kernel` in stream order. `tensors` are all that it touches (undefined ones are skipped); `kernel` captures
   // its arguments by value. `name` and `flops` feed costs().
@@ -62,7 +62,7 @@ class HostBackend : public Backend {
   void count(const char* name, double flops);
   void add_seconds(const char* name, double seconds);
 
-  HostBackendOptions options_;
+  BackendOptions options_;
   std::shared_ptr<Allocator> allocator_;
   std::unique_ptr<DeferredScheduler> scheduler_;  // deferred mode only
   std::unique_ptr<Stream> compute_stream_;

@@ -9,7 +9,7 @@
 
 namespace dmuon {
 
-std::unique_ptr<Backend> open_backend_plugin(const std::string& path, const HostBackendOptions& options) {
+std::unique_ptr<Backend> open_backend_plugin(const std::string& path, const BackendOptions& options) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored))
     throw DeviceError(text("backend plug-in ", path, " is missing; build it or correct the path"));

@@ -18,7 +18,7 @@ Path library_directory() {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_backend(const std::string& device, const HostBackendOptions& options) {
+std::unique_ptr<Backend> make_backend(const std::string& device, const BackendOptions& options) {
   if (device == "auto" || device == "cpu") return make_cpu_backend(options);
   if (device == "reference") return open_backend_plugin((library_directory() / "libdmuon_reference.so").string(), options);
   throw DeviceError(text("device \"", device, "\": this build has no such backend; use \"cpu\" or \"auto\""));

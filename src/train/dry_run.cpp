@@ -75,7 +75,7 @@ VoteTransportKind counted_transport(const Configuration& configuration) {
 // Two steps, because the second starts with what the first left behind.
 RankCost simulate_rank(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families, int rank,
                        const RunGrid& run, const JobPlans& plans, int threads) {
-  HostBackendOptions options;
+  BackendOptions options;
   options.mode = HostMode::shape_only;
   options.threads = threads;
   const std::unique_ptr<Backend> backend = make_backend(configuration.device, options);

@@ -36,7 +36,7 @@ int run(const GenerateArguments& arguments, const std::vector<ModelFamily>& fami
   const TokenizerHandle tokenizer = tokenizer_from_json(parse_json(reader.text_of("tokenizer.json"), "tokenizer.json"));
   const Json settings = parse_json(reader.text_of("model.json"), "model.json");
   const std::unique_ptr<Model> model = find_family(families, settings.at("family").as_string()).make(settings);
-  HostBackendOptions options;
+  BackendOptions options;
   options.threads = arguments.threads > 0 ? static_cast<int>(arguments.threads) : allowed_processors();
   const std::unique_ptr<Backend> backend = make_backend(arguments.device, options);
   load_parameters(*backend, model->inventory(), reader);

@@ -100,7 +100,7 @@ int run_on_grid(const TrainArguments& arguments, const Configuration& configurat
   prepare_output(configuration, world);
   install_stop_signals();
   std::unique_ptr<Backend> backend;
-  HostBackendOptions options;
+  BackendOptions options;
   options.threads = threads;
   agreed(world, [&] { backend = make_backend(configuration.device, options); });
   CheckpointKeeper keeper(*backend, world, Path(configuration.output) / "checkpoints", configuration.checkpoint.keep);

@@ -14,7 +14,7 @@
 namespace dmuon::test {
 
 inline std::unique_ptr<Backend> reference_backend(HostMode mode = HostMode::normal, uint64_t deferred_seed = 1) {
-  HostBackendOptions options;
+  BackendOptions options;
   options.mode = mode;
   options.deferred_seed = deferred_seed;
   return open_backend_plugin(dmuon::testing::reference_plugin(), options);

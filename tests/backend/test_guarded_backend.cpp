@@ -29,7 +29,7 @@ bool faults(const std::function<void()>& body) {
 class Guarded {
  public:
   Guarded() {
-    HostBackendOptions options;
+    BackendOptions options;
     options.mode = HostMode::guarded;
     backend = kernel_suite::open_reference(options);
     tensor = backend->allocate({16}, DType::float32, MemoryCategory::workspace, "tensor");  // 64 bytes: ends at the guard

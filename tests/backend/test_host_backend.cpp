@@ -15,7 +15,7 @@ using Catch::Matchers::Contains;
 namespace {
 
 std::unique_ptr<Backend> make_backend(HostMode mode, int threads = 1, uint64_t seed = 1) {
-  HostBackendOptions options;
+  BackendOptions options;
   options.mode = mode;
   options.threads = threads;
   options.deferred_seed = seed;

@@ -15,7 +15,7 @@ TEST_CASE("the reference backend in float32 agrees with itself in float64") {
 TEST_CASE("the guarded and deferred doubles compute the same bits") {
   auto plain = kernel_suite::open_reference();
   auto reference = kernel_suite::open_reference();
-  HostBackendOptions options;
+  BackendOptions options;
   options.mode = GENERATE(HostMode::guarded, HostMode::deferred);
   auto tested = kernel_suite::open_reference(options);
   for (auto* compare : {kernel_suite::compare_attention_kernels, kernel_suite::compare_normalization_kernels,

@@ -77,7 +77,7 @@ void walk(Backend& backend) {
 }  // namespace
 
 TEST_CASE("a shape-only pass predicts peaks, calls and FLOPs of the real run") {
-  HostBackendOptions options;
+  BackendOptions options;
   auto real = kernel_suite::open_reference();
   options.mode = HostMode::shape_only;
   auto shapes = kernel_suite::open_reference(options);
@@ -109,7 +109,7 @@ TEST_CASE("a shape-only pass predicts peaks, calls and FLOPs of the real run") {
 }
 
 TEST_CASE("a shape-only pass touches no memory: copies to the host give zeros, copies from it are ignored") {
-  HostBackendOptions options;
+  BackendOptions options;
   options.mode = HostMode::shape_only;
   auto backend = kernel_suite::open_reference(options);
   const Tensor tensor = backend->allocate({3}, DType::float32, MemoryCategory::data, "test");
@@ -124,7 +124,7 @@ TEST_CASE("a shape-only pass touches no memory: copies to the host give zeros, c
 }
 
 TEST_CASE("a communication stream of a shape-only pass needs no memory either") {
-  HostBackendOptions options;
+  BackendOptions options;
   options.mode = HostMode::shape_only;
   auto backend = kernel_suite::open_reference(options);
   auto stream = backend->make_communication_stream("test");

@@ -14,7 +14,7 @@
 namespace cpu_test {
 
 inline std::unique_ptr<dmuon::Backend> make(int threads, const std::string& instruction_set = "auto") {
-  dmuon::HostBackendOptions options;
+  dmuon::BackendOptions options;
   options.threads = threads;
   options.instruction_set = instruction_set;
   return dmuon::make_cpu_backend(options);

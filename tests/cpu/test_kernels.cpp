@@ -10,7 +10,7 @@ namespace {
 kernel_suite::OutputBits compare(Backend& reference, int threads, const std::string& instruction_set = "auto",
                                  HostMode mode = HostMode::normal) {
   INFO(instruction_set << ", threads " << threads << ", mode " << static_cast<int>(mode));
-  HostBackendOptions options;
+  BackendOptions options;
   options.threads = threads;
   options.instruction_set = instruction_set;
   options.mode = mode;

@@ -122,7 +122,7 @@ void Comparison::check_unchanged(const char* input, uint64_t bits_before, const 
   CHECK(bits_of(tensor) == bits_before);
 }
 
-std::unique_ptr<Backend> open_reference(const HostBackendOptions& options) {
+std::unique_ptr<Backend> open_reference(const BackendOptions& options) {
   return open_backend_plugin(dmuon::testing::reference_plugin(), options);
 }
 

@@ -150,7 +150,7 @@ TEST_CASE("loss and gradients equal PyTorch's in float32") { check_gradients_of(
 
 TEST_CASE("loss and gradients equal PyTorch's on the CPU backend") {
   for (const int threads : {1, 2}) {
-    HostBackendOptions options;
+    BackendOptions options;
     options.threads = threads;
     check_gradients_of(*make_cpu_backend(options), DType::float32, 1e-6, 1e-5);
   }
@@ -172,7 +172,7 @@ TEST_CASE("the CPU backend equals the reference on a model longer than its tiles
   const Values expected = exact.gradients();
   Values plain;
   for (const HostMode mode : {HostMode::normal, HostMode::guarded, HostMode::deferred}) {
-    HostBackendOptions options;
+    BackendOptions options;
     options.mode = mode;
     const auto backend = make_cpu_backend(options);
     Instance instance(*backend, settings, DType::float32);

@@ -133,7 +133,7 @@ struct Footprint {
 
 // Forward and backward of the 124M model with B = 1, T = 256 in a few milliseconds and no memory.
 Footprint shape_only_pass(bool recompute, bool record) {
-  HostBackendOptions options;
+  BackendOptions options;
   options.mode = HostMode::shape_only;
   const auto backend = open_backend_plugin(dmuon::testing::reference_plugin(), options);
   const auto model = make_model(parse_json(R"({"family": "gpt2"})", "124M"));

@@ -14,7 +14,7 @@
 
 namespace dmuon::test {
 
-inline std::unique_ptr<Backend> reference_backend(const HostBackendOptions& options = {}) {
+inline std::unique_ptr<Backend> reference_backend(const BackendOptions& options = {}) {
   return open_backend_plugin(dmuon::testing::reference_plugin(), options);
 }
 

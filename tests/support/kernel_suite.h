@@ -26,7 +26,7 @@ namespace kernel_suite {
 using OutputBits = std::map<std::string, uint64_t>;
 
 // The plug-in that the build has made.
-std::unique_ptr<dmuon::Backend> open_reference(const dmuon::HostBackendOptions& options = {});
+std::unique_ptr<dmuon::Backend> open_reference(const dmuon::BackendOptions& options = {});
 
 OutputBits compare_matrix_kernels(dmuon::Backend& tested, dmuon::Backend& reference);
 OutputBits compare_attention_kernels(dmuon::Backend& tested, dmuon::Backend& reference);

@@ -30,7 +30,7 @@ struct KernelCost {
   double seconds = 0;  // only while profiling
 };
 
-// How a host backend runs its kernels; everything but `normal` is a test double or the shape-only pass.
+// How a backend runs its kernels; everything but `normal` is a test double of host backends or the shape-only pass.
 enum class HostMode : uint8_t {
   normal,
   guarded,     // storage is inaccessible except inside a kernel or host copy
@@ -49,6 +49,10 @@ class Backend {
   virtual bool shape_only() const { return false; }
   // Of a test double, for those who hand out memory for its tensors in its allocator's place.
   virtual HostMode mode() const { return HostMode::normal; }
+
+  // True where the model's kernels take activations and parameter values of this type; gradients of parameters, statistics
+  // and the optimizer stay float32. A backend that does not compute in a type may still store and send it.
+  virtual bool computes_in(DType dtype) const { return dtype == DType::float32; }
 
   // The stream kernels run on, and further streams for communication.
   virtual Stream& compute_stream() = 0;
@@ -78,17 +82,18 @@ class Backend {
   virtual void profile(bool on) = 0;
 };
 
-struct HostBackendOptions {
+struct BackendOptions {
   HostMode mode = HostMode::normal;
   int threads = 1;
   uint64_t deferred_seed = 1;
   std::string instruction_set = "auto";  // or "baseline", "avx2", "avx512": refused if the processor lacks it
+  int device = 0;                        // of a device backend: its number among those that this process may use
 };
-std::unique_ptr<Backend> make_cpu_backend(const HostBackendOptions& options = {});
+std::unique_ptr<Backend> make_cpu_backend(const BackendOptions& options = {});
 
 // Opens a plug-in (a shared library exporting dmuon_backend_entry, see plugin.h) and makes its backend. DeviceError
 // names the file and the cause: missing, not a plug-in, built for another version.
-std::unique_ptr<Backend> open_backend_plugin(const std::string& path, const HostBackendOptions& options = {});
+std::unique_ptr<Backend> open_backend_plugin(const std::string& path, const BackendOptions& options = {});
 
 // Convenience for hosts: the whole tensor as doubles (or integers as doubles), and back. Blocks.
 std::vector<double> to_doubles(Backend& backend, const Tensor& tensor);

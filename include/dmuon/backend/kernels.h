@@ -8,6 +8,10 @@
 // - Outputs are overwritten, whatever they held (NaN included), unless the comment says "accumulated when
 //   `accumulate...`". Optional tensors are undefined tensors. Outputs do not alias inputs unless stated.
 // - float32 on every backend, float64 too on the reference backend; statistics and hyper-parameters as stated.
+// - Where Backend::computes_in(bfloat16), the families of the model (products, attention, normalisation, activations, embedding,
+//   loss) take bfloat16 too: inputs, outputs, parameter values (weights, biases, tables) and the gradients of activations
+//   have one dtype; gradients of parameters, statistics (mean, inverse_deviation, log_sum_exp) and losses are float32 and
+//   accumulate in float32. Products add in float32; the c of a Multiply is float32 or of a's dtype.
 // - Results are a pure function of the inputs and the number of threads; the families marked "thread-count invariant"
 //   give equal bits for any number of threads and any batch composition (design contract: exactness 2).
 #pragma once
@@ -43,7 +47,8 @@ struct Multiply {
 };
 
 // For every i: d_i = alpha * op(a_i) * op(b_i) + beta * c_i + diagonal * I. Thread-count invariant: each output element
-// sums over k in one fixed order that depends on the shape only. d_i may alias c_i, never a_i or b_i.
+// sums over k in one fixed order that depends on the shape only. d_i may alias c_i, never a_i or b_i. On a device that
+// orthogonalises in float16, all of them may be float16; sums are float32.
 struct BatchedProduct {
   std::vector<Tensor> a, b, c, d;  // c may be empty when beta == 0
   bool transpose_a = false;
@@ -267,13 +272,23 @@ struct MuonMomentum {
 // p = p * (1 - learning_rate * weight_decay) - learning_rate * scale * update
 struct MuonApply {
   enum Hyper { learning_rate, weight_decay, scale, count };
-  Tensor parameter, update;
+  Tensor parameter, update;  // float32; on devices `update` may be float16
   Tensor hyper;
   Tensor published = {};  // optional
 };
 // out = in, rounded once to nearest even; NaN stays NaN, overflow becomes infinite. Any two floating dtypes, equal sizes.
 struct Convert {
   Tensor in, out;
+};
+// out = in / norm for a matrix whose norm is the root of the sum of `square_sums`, added in order: in float32, kept finite like
+// the engine's EpsilonMode (0 add, 1 clamp, 2 scaled), rounded once to out's dtype. A zero matrix stays zero; a norm that is
+// not finite gives NaN. Nothing is read on the host. For devices; others need not have it.
+struct Normalize {
+  Tensor in;           // float32 [m, n]
+  Tensor square_sums;  // float64 [chunks]
+  Tensor out;          // float16 or float32
+  int epsilon_mode = 1;
+  double epsilon = 0.0, safety = 1.0;
 };
 // out[c] = sum of squares of chunk c (float64), chunks of `chunk` elements counted from the tensor's start; each chunk
 // is summed in one fixed order.
@@ -302,6 +317,8 @@ class OptimizerKernels {
   virtual void square_sums(Stream& stream, const SquareSums& arguments) = 0;
   virtual void sum(Stream& stream, const Sum& arguments) = 0;
   virtual void count_non_finite(Stream& stream, const CountNonFinite& arguments) = 0;
+  // DeviceError unless overridden.
+  virtual void normalize(Stream& stream, const Normalize& arguments);
 };
 
 }  // namespace dmuon

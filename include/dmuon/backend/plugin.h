@@ -7,13 +7,13 @@
 namespace dmuon {
 
 // Raised with every change of Backend, Stream, Tensor or the kernel structs.
-inline constexpr int backend_plugin_version = 3;
+inline constexpr int backend_plugin_version = 4;
 
 struct BackendPlugin {
   int version;       // backend_plugin_version of the headers the plug-in was built with
   const char* name;  // "reference", "cuda"
   // Returns an owned backend; throws typed errors across the library boundary (same compiler and C++ library).
-  Backend* (*make)(const HostBackendOptions& options);
+  Backend* (*make)(const BackendOptions& options);
 };
 
 }  // namespace dmuon

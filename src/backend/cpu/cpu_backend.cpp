@@ -20,7 +20,7 @@ std::string processor_name() {
 
 }  // namespace
 
-CpuBackend::CpuBackend(const HostBackendOptions& options) : HostBackend(options), simd_(choose_instruction_set(options.instruction_set)) {
+CpuBackend::CpuBackend(const BackendOptions& options) : HostBackend(options), simd_(choose_instruction_set(options.instruction_set)) {
   if (options.threads < 1) throw DeviceError(text("threads = ", options.threads, ": the CPU backend needs at least one thread"));
   // The library always uses the widest set it knows.
   if (simd_.name == supported_instruction_sets().back()) library_gemm_ = make_library_gemm();
@@ -78,6 +78,6 @@ void add_partials(const simd::Table& simd, const Team& team, const float* partia
 
 namespace dmuon {
 
-std::unique_ptr<Backend> make_cpu_backend(const HostBackendOptions& options) { return std::make_unique<cpu::CpuBackend>(options); }
+std::unique_ptr<Backend> make_cpu_backend(const BackendOptions& options) { return std::make_unique<cpu::CpuBackend>(options); }
 
 }  // namespace dmuon

@@ -87,7 +87,7 @@ class Signs final : public SignKernels, Family {
 
 class CpuBackend final : public HostBackend {
  public:
-  explicit CpuBackend(const HostBackendOptions& options);
+  explicit CpuBackend(const BackendOptions& options);
   std::string name() const override { return "cpu"; }
   BackendInformation information() const override;
   MatrixKernels& matrix() override { return matrix_; }

@@ -4,6 +4,6 @@
 extern "C" const dmuon::BackendPlugin* dmuon_backend_entry() {
   static const dmuon::BackendPlugin plugin{
       dmuon::backend_plugin_version, "reference",
-      [](const dmuon::HostBackendOptions& options) -> dmuon::Backend* { return new dmuon::reference::ReferenceBackend(options); }};
+      [](const dmuon::BackendOptions& options) -> dmuon::Backend* { return new dmuon::reference::ReferenceBackend(options); }};
   return &plugin;
 }

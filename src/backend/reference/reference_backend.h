@@ -95,7 +95,7 @@ class Signs final : public SignKernels {
 
 class ReferenceBackend final : public HostBackend {
  public:
-  explicit ReferenceBackend(const HostBackendOptions& options) : HostBackend(options) {}
+  explicit ReferenceBackend(const BackendOptions& options) : HostBackend(options) {}
   std::string name() const override { return "reference"; }
   BackendInformation information() const override { return {"host, plain loops", "baseline", "plain loops", 1}; }
   MatrixKernels& matrix() override { return matrix_; }

@@ -1,5 +1,7 @@
 #include "dmuon/backend/kernels.h"
 
+#include "dmuon/core/error.h"
+
 namespace dmuon {
 
 void MatrixKernels::product_sequence(Stream& stream, const ProductSequence& arguments) {
@@ -13,5 +15,7 @@ void MatrixKernels::product_sequence(Stream& stream, const ProductSequence& argu
       batched_product(stream, one);
     }
 }
+
+void OptimizerKernels::normalize(Stream&, const Normalize&) { throw DeviceError("this backend normalises matrices on the host"); }
 
 }  // namespace dmuon
