@@ -8,6 +8,7 @@ if(DMUON_REFERENCE_SOURCES)
 endif()
 
 include(dmuon_cuda)
+include(dmuon_nccl)
 
 # Tools: every tools/X.cpp is the thin main of the executable X.
 file(GLOB DMUON_TOOLS CONFIGURE_DEPENDS tools/*.cpp)

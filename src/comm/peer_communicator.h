@@ -49,6 +49,7 @@ class PeerCommunicator final : public Communicator {
   [[noreturn]] void abort(ExitCode code) override;
 
   Group& group() { return *group_; }
+  const std::shared_ptr<Group>& shared_group() const { return group_; }
 
  private:
   // One rank's part, over messages and through shared memory.

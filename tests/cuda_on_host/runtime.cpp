@@ -83,14 +83,15 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceCount(int* n) {
-  *n = 1;
+  *n = 16;  // ranks of a test have one each
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   std::memset(p, 0, sizeof *p);
   std::strcpy(p->name, "host stand-in");
   p->major = 9, p->multiProcessorCount = 4;
+  p->uuid.bytes[0] = static_cast<char>(device);
   return cudaSuccess;
 }
 const char* cudaGetErrorName(cudaError_t) { return "error"; }

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <iomanip>
 
 #include "backend/cuda/cuda_allocator.h"
 #include "backend/cuda/cuda_error.h"
@@ -25,8 +26,10 @@ CudaBackend::CudaBackend(const BackendOptions& options) : options_(options) {
   device_name_ = properties.name;
   architecture_ = text("sm_", properties.major, properties.minor);
   multiprocessors_ = properties.multiProcessorCount;
+  device_identity_ = "GPU-";
+  for (const char byte : properties.uuid.bytes) device_identity_ += text(std::hex, std::setw(2), std::setfill('0'), byte & 0xff);
   allocator_ = make_cuda_allocator();
-  compute_stream_ = std::make_unique<CudaStream>("compute", false);
+  compute_stream_ = std::make_unique<CudaStream>("compute", false, supervision_);
 }
 
 CudaBackend::~CudaBackend() = default;
@@ -37,7 +40,7 @@ Stream& CudaBackend::compute_stream() { return *compute_stream_; }
 
 std::unique_ptr<Stream> CudaBackend::make_communication_stream(std::string_view name) {
   if (shape_only()) return make_inline_stream();
-  return std::make_unique<CudaStream>(std::string(name), true);
+  return std::make_unique<CudaStream>(std::string(name), true, supervision_);
 }
 
 void CudaBackend::use(Stream&, const Tensor&) {}
@@ -56,8 +59,8 @@ void CudaBackend::copy_from_host(Stream& stream, const void* source, const Tenso
   enqueue(stream, "copy_from_host", 0, {destination}, [&](cudaStream_t handle) {
     check(cudaMemcpyAsync(destination.raw(), source, static_cast<size_t>(destination.bytes()), cudaMemcpyHostToDevice, handle),
           text("copy of ", destination.to_string(), " from the host"));
-    check(cudaStreamSynchronize(handle), "copy from the host");
   });
+  if (!shape_only()) stream.synchronize();
 }
 
 void CudaBackend::copy(Stream& stream, const Tensor& source, const Tensor& destination) {

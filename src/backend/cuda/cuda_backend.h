@@ -133,6 +133,10 @@ class CudaBackend final : public Backend {
   Tensor workspace(int64_t elements, DType dtype, std::string_view label);
 
   int multiprocessors() const { return multiprocessors_; }
+  // Which of the host's devices this is, whatever number the process knows it by: equal texts are one device.
+  const std::string& device_identity() const { return device_identity_; }
+  // Waits for any stream of this backend look after it from now on, as long as it lives.
+  void supervise(std::weak_ptr<Supervisor> supervisor) { supervision_->add(std::move(supervisor)); }
 
  private:
   void count(const char* name, double flops);
@@ -141,7 +145,8 @@ class CudaBackend final : public Backend {
 
   BackendOptions options_;
   int multiprocessors_ = 0;
-  std::string device_name_, architecture_;
+  std::string device_name_, architecture_, device_identity_;
+  std::shared_ptr<Supervision> supervision_ = std::make_shared<Supervision>();
   std::shared_ptr<Allocator> allocator_;
   std::unique_ptr<Stream> compute_stream_;
   std::atomic<bool> profiling_ = false;

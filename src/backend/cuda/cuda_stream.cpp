@@ -1,5 +1,8 @@
 #include "backend/cuda/cuda_stream.h"
 
+#include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "backend/cuda/cuda_error.h"
@@ -9,18 +12,37 @@
 namespace dmuon::cuda {
 namespace {
 
+// Until the event has happened. Polling spins at first, so that short waits cost what they cost without it.
+void wait_supervised(cudaEvent_t event, Supervision& supervision) {
+  for (int64_t round = 0;; ++round) {
+    const cudaError_t status = cudaEventQuery(event);
+    if (status != cudaErrorNotReady) return check(status, "waiting for the device");
+    if (round % 64 == 63) supervision.poll();
+    if (round > 4096)
+      std::this_thread::sleep_for(std::chrono::microseconds(std::min<int64_t>(200, (round - 4096) / 16)));
+    else if (round > 256)
+      std::this_thread::yield();
+  }
+}
+
 struct CudaMark final : Event::State {
-  explicit CudaMark(std::shared_ptr<CudaStream::Failure> f) : failure(std::move(f)) {
+  CudaMark(std::shared_ptr<CudaStream::Failure> f, std::shared_ptr<Supervision> s) : failure(std::move(f)), supervision(std::move(s)) {
     check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "an event cannot be made");
   }
   ~CudaMark() override { cudaEventDestroy(event); }
   bool done() const override { return cudaEventQuery(event) != cudaErrorNotReady; }
   void wait() override {
-    check(cudaEventSynchronize(event), "waiting for the device");
+    if (!supervision || supervision->empty()) {
+      check(cudaEventSynchronize(event), "waiting for the device");
+    } else {
+      wait_supervised(event, *supervision);
+      supervision->poll();
+    }
     failure->rethrow();
   }
 
   std::shared_ptr<CudaStream::Failure> failure;
+  std::shared_ptr<Supervision> supervision;
   cudaEvent_t event = nullptr;
 };
 
@@ -50,7 +72,29 @@ void CudaStream::Failure::rethrow() {
   if (error) std::rethrow_exception(error);
 }
 
-CudaStream::CudaStream(std::string name, bool high_priority) : name_(std::move(name)) {
+void Supervision::add(std::weak_ptr<Supervisor> supervisor) {
+  const std::lock_guard lock(mutex_);
+  supervisors_.push_back(std::move(supervisor));
+}
+
+bool Supervision::empty() const {
+  const std::lock_guard lock(mutex_);
+  return supervisors_.empty();
+}
+
+void Supervision::poll() {
+  std::vector<std::shared_ptr<Supervisor>> living;
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(supervisors_, [](const std::weak_ptr<Supervisor>& each) { return each.expired(); });
+    for (const std::weak_ptr<Supervisor>& each : supervisors_) living.push_back(each.lock());
+  }
+  for (const std::shared_ptr<Supervisor>& each : living)
+    if (each) each->poll();
+}
+
+CudaStream::CudaStream(std::string name, bool high_priority, std::shared_ptr<Supervision> supervision)
+    : name_(std::move(name)), supervision_(std::move(supervision)) {
   int least = 0, greatest = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "priorities of streams");
   check(cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking, high_priority ? greatest : least), text("stream ", name_));
@@ -68,7 +112,7 @@ void CudaStream::submit(std::function<void()> work) {
 }
 
 Event CudaStream::record() {
-  auto mark = std::make_shared<CudaMark>(failure_);
+  auto mark = std::make_shared<CudaMark>(failure_, supervision_);
   check(cudaEventRecord(mark->event, handle_), text("an event of stream ", name_));
   return Event(std::move(mark));
 }
@@ -82,6 +126,7 @@ void CudaStream::wait(const Event& event) {
 }
 
 void CudaStream::synchronize() {
+  if (supervision_ && !supervision_->empty()) return record().wait();
   check(cudaStreamSynchronize(handle_), text("stream ", name_));
   failure_->rethrow();
 }

@@ -1,0 +1,275 @@
+#include "comm/nccl/nccl_group.h"
+
+#include <chrono>
+#include <cstring>
+#include <sstream>
+
+#include "comm/expiry.h"
+#include "dmuon/core/text.h"
+
+namespace dmuon::nccl {
+namespace {
+
+constexpr size_t most_watched = 16;  // operations that a poll looks at
+constexpr double goodbye_seconds = 5;
+constexpr int64_t warm_up_elements = 64;
+
+std::string bytes_text(const ncclUniqueId& id) { return std::string(id.internal, sizeof id.internal); }
+
+std::string counts_text(const std::vector<int64_t>& counts) {
+  std::string result;
+  for (int64_t count : counts) result += text(' ', count);
+  return result;
+}
+
+int64_t count_at(const std::string& counts, int place) {
+  std::istringstream in(counts);
+  int64_t count = 0;
+  for (int i = 0; i <= place; ++i) in >> count;
+  return count;
+}
+
+}  // namespace
+
+void Session::abort_groups() {
+  for (const std::weak_ptr<NcclGroup>& each : groups)
+    if (const std::shared_ptr<NcclGroup> group = each.lock()) group->abort();
+}
+
+std::shared_ptr<NcclGroup> NcclGroup::make(std::shared_ptr<Session> session, Communicator& control, std::shared_ptr<Group> group) {
+  auto made = std::make_shared<NcclGroup>(session, std::move(group));
+  made->control_ = &control;
+  made->connect(control);
+  std::erase_if(session->groups, [](const std::weak_ptr<NcclGroup>& each) { return each.expired(); });
+  session->groups.push_back(made);
+  session->backend.supervise(made);
+  made->warm_up();
+  return made;
+}
+
+NcclGroup::NcclGroup(std::shared_ptr<Session> session, std::shared_ptr<Group> group)
+    : session_(std::move(session)), group_(std::move(group)) {}
+
+NcclGroup::~NcclGroup() {
+  retire();
+  if (comm_ == nullptr) return;
+  // Finalizing waits for the peers, who may be gone.
+  ncclResult_t state = in_flight_.empty() ? ncclCommFinalize(comm_) : ncclInternalError;
+  Deadline deadline(goodbye_seconds);
+  while (state == ncclInProgress && !deadline.passed()) {
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+    if (ncclCommGetAsyncError(comm_, &state) != ncclSuccess) state = ncclInternalError;
+  }
+  if (state == ncclSuccess)
+    ncclCommDestroy(comm_);
+  else
+    ncclCommAbort(comm_);
+}
+
+// Every rank learns whether all could; a rank that is gone is named by the control operation's deadline.
+void NcclGroup::connect(Communicator& control) {
+  ncclUniqueId id{};
+  std::string failure;
+  if (group_->rank() == 0)
+    if (const ncclResult_t result = ncclGetUniqueId(&id); result != ncclSuccess) failure = error_text(result);
+  control.agree(failure.empty(), failure, ExitCode::communication);
+  const std::string bytes = control.broadcast_text(bytes_text(id), 0);
+  if (bytes.size() != sizeof id.internal)
+    throw CommunicationError(text("group \"", group_->name(), "\": the id of its NCCL communicator came with ", bytes.size(),
+                                  " bytes instead of ", sizeof id.internal, "; start the same program on all ranks"));
+  std::memcpy(id.internal, bytes.data(), sizeof id.internal);
+  try {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    config.commName = group_->name().c_str();
+    const std::lock_guard lock(mutex_);
+    const ncclResult_t result = ncclCommInitRankConfig(&comm_, group_->size(), id, group_->rank(), &config);
+    if (result != ncclSuccess && result != ncclInProgress) throw CommunicationError(error_text(result));
+    await_ready("creation");
+  } catch (const CommunicationError& error) {
+    failure = error.what();
+  }
+  control.agree(failure.empty(), failure, ExitCode::communication);
+}
+
+// With mutex_. Until NCCL has taken the last call.
+void NcclGroup::await_ready(const char* what) {
+  Deadline deadline(group_->deadline_seconds());
+  for (;;) {
+    ncclResult_t state = ncclSuccess;
+    if (const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state); asked != ncclSuccess) state = asked;
+    if (state == ncclSuccess) return;
+    if (state != ncclInProgress) throw CommunicationError(error_text(state));
+    if (deadline.passed())
+      throw CommunicationError(text(what, " of the NCCL communicator \"", group_->name(), "\" on ", group_->who(group_->rank()),
+                                    " did not finish within ", format_duration(deadline.seconds()),
+                                    ". Remedy: see that the hosts reach each other (NCCL_SOCKET_IFNAME, NCCL_DEBUG=INFO), or raise the "
+                                    "deadline in the configuration"));
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
+// Connections that NCCL makes lazily are made now, under the deadline of the start and before anything overlaps: of a ring or
+// tree, and from every rank to every other.
+void NcclGroup::warm_up() {
+  const std::unique_ptr<Stream> stream = backend().make_communication_stream("NCCL warm-up");
+  const int64_t size = group_->size();
+  const Tensor data =
+      backend().allocate({(2 * size + 1) * warm_up_elements}, DType::float32, MemoryCategory::communication, "NCCL warm-up");
+  backend().zero(*stream, data);
+  enter(*stream, {.kind = OperationKind::barrier, .label = "warm-up"}, [&] {
+    call(*stream, "nccl warm-up", {data}, [&](ncclComm_t comm, cudaStream_t handle) {
+      float* values = data.data<float>();
+      check(ncclAllReduce(values, values, warm_up_elements, ncclFloat32, ncclSum, comm, handle));
+    });
+    call(*stream, "nccl warm-up", {data}, [&](ncclComm_t comm, cudaStream_t handle) {
+      float* values = data.data<float>();
+      for (int peer = 0; peer < group_->size(); ++peer) {
+        if (peer == group_->rank()) continue;
+        check(ncclSend(values + (1 + peer) * warm_up_elements, warm_up_elements, ncclFloat32, peer, comm, handle));
+        check(ncclRecv(values + (1 + size + peer) * warm_up_elements, warm_up_elements, ncclFloat32, peer, comm, handle));
+      }
+    });
+  });
+  stream->synchronize();
+}
+
+void NcclGroup::enter(Stream& stream, Operation operation, const std::function<void()>& body, const std::vector<int64_t>& send_counts,
+                      const std::vector<int64_t>& receive_counts) {
+  group_->check();
+  operation.sequence = group_->next_sequence();
+  if (!next_label_.empty()) operation.label = std::exchange(next_label_, {});
+  if (std::this_thread::get_id() != session_->thread)
+    throw CommunicationError(text(operation.describe(), " of group \"", group_->name(), "\" on ", group_->who(group_->rank()),
+                                  " was entered by another thread than the one that made the device communicator; NCCL operations of "
+                                  "a process need one order, so one thread enters them all"));
+  if (session_->check_calls) compare_calls(operation, send_counts, receive_counts);
+  InFlight entry{
+      operation, stream.record(), {}, std::make_unique<Activity::Scope>(*group_->services().activity, operation, group_->name()), {}};
+  {
+    const std::lock_guard lock(mutex_);
+    retire();
+    current_ = operation;
+  }
+  body();
+  entry.ended = stream.record();
+  const std::lock_guard lock(mutex_);
+  in_flight_.push_back(std::move(entry));
+}
+
+void NcclGroup::call(Stream& stream, const char* name, const std::vector<Tensor>& touched,
+                     const std::function<void(ncclComm_t, cudaStream_t)>& calls) {
+  std::string failure;
+  backend().enqueue(stream, name, 0, touched, [&](cudaStream_t handle) {
+    const std::lock_guard lock(mutex_);
+    try {
+      if (comm_ == nullptr) throw CommunicationError("its NCCL communicator was aborted");
+      check(ncclGroupStart());
+      calls(comm_, handle);
+      check(ncclGroupEnd());
+      await_ready("a call");
+    } catch (const CommunicationError& error) {
+      failure = error.what();
+    }
+  });
+  if (!failure.empty())
+    fail(text(current_.describe(), " of group \"", group_->name(), "\" on ", group_->who(group_->rank()), ": ", failure));
+}
+
+void NcclGroup::check(ncclResult_t result) {
+  if (result != ncclSuccess && result != ncclInProgress) throw CommunicationError(error_text(result));
+}
+
+// Collective. Ranks that are about to enter something else learn it by name.
+void NcclGroup::compare_calls(const Operation& operation, const std::vector<int64_t>& send_counts,
+                              const std::vector<int64_t>& receive_counts) {
+  Operation told = operation;
+  told.label.clear();  // ranks need not agree on it
+  const std::string mine = told.describe();
+  const std::vector<std::string> all = control_->all_gather_text(text(mine, '\n', counts_text(send_counts)));
+  for (int peer = 0; peer < group_->size(); ++peer) {
+    const std::string& line = all[static_cast<size_t>(peer)];
+    const std::string theirs = line.substr(0, line.find('\n'));
+    if (theirs != mine)
+      fail(text("ranks of group \"", group_->name(), "\" entered different collectives: ", group_->who(group_->rank()), " is in ", mine,
+                ", ", group_->who(peer), " in ", theirs,
+                "; every rank must enter the same collectives in the same order with matching arguments"));
+    if (receive_counts.empty()) continue;
+    const int64_t sent = count_at(line.substr(line.find('\n') + 1), group_->rank());
+    const int64_t expected = receive_counts[static_cast<size_t>(peer)];
+    if (sent != expected)
+      fail(text(mine, " of group \"", group_->name(), "\": ", group_->who(peer), " sends ", sent, " elements to ",
+                group_->who(group_->rank()), ", which expects ", expected,
+                "; every rank must enter the same collectives in the same order with matching arguments"));
+  }
+}
+
+// With mutex_ (or alone): forgets operations that have finished.
+void NcclGroup::retire() {
+  while (!in_flight_.empty() && in_flight_.front().ended.done()) in_flight_.pop_front();
+}
+
+void NcclGroup::poll() {
+  group_->check();
+  std::string failure;
+  Operation expired;
+  double limit = 0;
+  bool waiting = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (comm_ == nullptr) throw CommunicationError(text("group \"", group_->name(), "\" was aborted after a failure of another group"));
+    retire();
+    waiting = !in_flight_.empty();
+    ncclResult_t state = ncclSuccess;
+    if (const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state); asked != ncclSuccess) state = asked;
+    if (state != ncclSuccess && state != ncclInProgress)
+      failure = text(waiting ? in_flight_.front().operation.describe() : std::string("between operations"), " of group \"", group_->name(),
+                     "\" on ", group_->who(group_->rank()), ": ", error_text(state));
+    for (size_t i = 0; i < std::min(in_flight_.size(), most_watched) && limit == 0; ++i) {
+      InFlight& entry = in_flight_[i];
+      if (!entry.begun.done() || entry.ended.done()) continue;
+      if (!entry.deadline) entry.deadline.emplace(group_->deadline_seconds());
+      if (entry.deadline->passed()) expired = entry.operation, limit = entry.deadline->seconds();
+    }
+  }
+  if (!failure.empty()) fail(failure);
+  if (!waiting) return;
+  try {
+    throw_if_another_gave_up(*group_);
+    if (limit == 0) return;
+    std::vector<std::string> others;
+    for (int peer = 0; peer < group_->size(); ++peer)
+      if (peer != group_->rank()) others.push_back(group_->who(peer));
+    expire(*group_, expired, limit, others);
+  } catch (const CommunicationError& error) {
+    fail(error.what());
+  }
+}
+
+void NcclGroup::abort() {
+  const std::lock_guard lock(mutex_);
+  if (comm_ != nullptr) ncclCommAbort(std::exchange(comm_, nullptr));
+}
+
+// Tells the other ranks first: aborting may take a while.
+void NcclGroup::fail(const std::string& message) {
+  std::string recorded;
+  try {
+    group_->fail(message);
+  } catch (const CommunicationError& error) {
+    recorded = error.what();
+  }
+  session_->abort_groups();
+  abort();  // also before it is in the list
+  throw CommunicationError(recorded);
+}
+
+std::string NcclGroup::error_text(ncclResult_t result) {
+  const char* last = ncclGetLastError(comm_);
+  std::string what = text("NCCL: ", ncclGetErrorString(result));
+  if (last != nullptr && *last != '\0') what += text(" (", last, ')');
+  if (result == ncclRemoteError) what += ": a peer is gone or failed; look at what the other ranks said first";
+  return what;
+}
+
+}  // namespace dmuon::nccl

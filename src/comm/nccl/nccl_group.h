@@ -1,0 +1,90 @@
+// One NCCL communicator and what its ranks must know about it: how it is made, watched, and given up.
+//
+// It never blocks inside NCCL: the communicator is a non-blocking one, every call is followed up by polling. Operations are
+// watched by whoever waits for the device (cuda::Supervisor): an asynchronous error, an operation that does not finish
+// within its deadline, or another rank that gave up ends in ncclCommAbort for all groups of the process, which lets the
+// streams run dry, and in CommunicationError from that wait and everything after it.
+#pragma once
+
+#include <nccl.h>
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backend/cuda/cuda_backend.h"
+#include "comm/deadline.h"
+#include "comm/group.h"
+#include "comm/operation.h"
+
+namespace dmuon::nccl {
+
+class NcclGroup;
+
+// What all groups of a process share.
+struct Session {
+  cuda::CudaBackend& backend;
+  std::thread::id thread = std::this_thread::get_id();  // the one that may enter operations
+  bool check_calls = false;                             // compare every operation with the other ranks' before it starts
+  std::vector<std::weak_ptr<NcclGroup>> groups = {};
+
+  void abort_groups();
+};
+
+class NcclGroup final : public cuda::Supervisor, public std::enable_shared_from_this<NcclGroup> {
+ public:
+  // The ranks of `group`, more than one, whose control operations are `control`'s. Collective and blocking; every connection
+  // is made and used once. CommunicationError on all ranks when one cannot.
+  static std::shared_ptr<NcclGroup> make(std::shared_ptr<Session> session, Communicator& control, std::shared_ptr<Group> group);
+  NcclGroup(std::shared_ptr<Session> session, std::shared_ptr<Group> group);
+  ~NcclGroup() override;
+
+  // Enters an operation: `body` queues it on the stream by call() and kernels. `counts`: what this rank sends to each rank and
+  // expects of each, where ranks may differ.
+  void enter(Stream& stream, Operation operation, const std::function<void()>& body, const std::vector<int64_t>& send_counts = {},
+             const std::vector<int64_t>& receive_counts = {});
+  // Inside `body`: NCCL calls on the stream, grouped into one. `touched` as in CudaBackend::enqueue.
+  void call(Stream& stream, const char* name, const std::vector<Tensor>& touched,
+            const std::function<void(ncclComm_t, cudaStream_t)>& calls);
+  // For the calls inside: a result that is no success is a failure of the group.
+  void check(ncclResult_t result);
+
+  Group& group() { return *group_; }
+  cuda::CudaBackend& backend() { return session_->backend; }
+  void describe_next(std::string what) { next_label_ = std::move(what); }
+
+  void poll() override;
+  void abort();
+
+ private:
+  struct InFlight {
+    Operation operation;
+    Event begun, ended;
+    std::unique_ptr<Activity::Scope> activity;
+    std::optional<Deadline> deadline;  // since it was seen to have begun
+  };
+
+  void connect(Communicator& control);
+  void warm_up();
+  void await_ready(const char* what);
+  void compare_calls(const Operation& operation, const std::vector<int64_t>& send_counts, const std::vector<int64_t>& receive_counts);
+  void retire();
+  [[noreturn]] void fail(const std::string& message);
+  std::string error_text(ncclResult_t result);
+
+  std::shared_ptr<Session> session_;
+  std::shared_ptr<Group> group_;
+  Communicator* control_ = nullptr;
+  std::mutex mutex_;  // of everything below
+  ncclComm_t comm_ = nullptr;
+  std::deque<InFlight> in_flight_;
+  Operation current_;  // being entered
+  std::string next_label_;
+};
+
+}  // namespace dmuon::nccl
