@@ -11,7 +11,7 @@ packages=(
   libdnnl-dev                                # matrix products
   coinor-libcbc-dev                          # the planner's integer programs
   libcli11-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev
-  catch2                                     # tests
+  catch2 libboost-context-dev                # tests
   clang-format-14                            # .ci/run
 )
 

@@ -1,4 +1,9 @@
-// The device language as plain C++ on the host: blocks one after another, the threads of a block as fibers.
+// The device language as plain C++ on the host: what nvcc gives a .cu file, for the subset that the kernels of
+// src/backend/cuda use. Blocks run one after another on the device's thread (stream_queue.h), the threads of a block as plain
+// calls that become fibers when they meet a barrier (fibers.h). Nothing here is thread-safe: kernels run on that thread only.
+//
+// Differences from a device that a kernel could notice: `name` of DMUON_SHARED is a pointer, not an array (sizeof differs);
+// a * b + c is never contracted (use fmaf where it matters); __expf and its like are as exact as the host's functions.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -6,12 +11,8 @@
 #include <cuda_runtime_api.h>
 #include <vector_functions.h>
 
-#include <atomic>
-#include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <functional>
-#include <type_traits>
 
 #undef __global__
 #undef __device__
@@ -29,20 +30,39 @@
 
 namespace cuda_on_host {
 
-// Queues a kernel: `thread` is what each of its threads runs.
+// Queues a kernel: `thread` is what each of its threads runs. The errors are the runtime's: invalid configuration (more than
+// 1024 threads, more shared memory than a block may have, a grid too wide in y or z), or the sticky error of earlier work.
 cudaError_t launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, std::function<void()> thread);
 
 struct Coordinates {
   uint3 thread, block;
   dim3 block_size, grid_size;
 };
-extern thread_local Coordinates coordinates;
+extern Coordinates coordinates;  // of the thread that runs
+extern uint64_t block_serial;    // counts the blocks that have begun in this process
+
+// The block's shared memory. A variable is registered, and its contents poisoned, when the first thread of each block gets to
+// it; `seen` is the serial number of the last block that did.
+constexpr size_t shared_red_zone = 64;  // bytes behind each variable
+void register_shared(const char* name, void* memory, size_t bytes, uint64_t& seen);
 void* dynamic_shared();
+template <class T>
+T* shared_variable(const char* name, void* memory, size_t bytes, uint64_t& seen) {
+  if (seen != block_serial) register_shared(name, memory, bytes, seen);
+  return static_cast<T*>(memory);
+}
+
+// The lane of the calling thread in its warp.
 int lane();
+// All threads of the block meet here. A thread that ends, or waits elsewhere, while others wait here is an error of the kernel
+// that names this place.
 void synchronize_block(const char* file, int line);
-// Gives `value` to the other lanes of `mask`; returns a token for read_lane, valid until this lane's next exchange.
+// Gives `value` (at most 16 bytes) to the other lanes of `mask` once all of them that have not ended are at this place;
+// returns a token for read_lane, valid until this lane's next exchange. `file` and `line` are what an error names.
 unsigned exchange(unsigned mask, const void* value, size_t bytes, const char* file, int line);
 const void* read_lane(unsigned token, int lane);
+// Ends the kernel with an error.
+[[noreturn]] void trap(const char* file, int line);
 
 }  // namespace cuda_on_host
 
@@ -52,20 +72,11 @@ const void* read_lane(unsigned token, int lane);
 #define gridDim (cuda_on_host::coordinates.grid_size)
 constexpr int warpSize = 32;
 
-#define DMUON_SHARED(type, name, extent) static thread_local type name[extent]
-#define DMUON_DYNAMIC_SHARED(type, name) type* name = static_cast<type*>(cuda_on_host::dynamic_shared())
+#define DMUON_SHARED(type, name, extent)                                                                    \
+  alignas(128) static unsigned char name##_memory[sizeof(type) * (extent) + cuda_on_host::shared_red_zone]; \
+  static uint64_t name##_seen = 0;                                                                          \
+  type* const name = cuda_on_host::shared_variable<type>(#name, name##_memory, sizeof(type) * (extent), name##_seen)
+#define DMUON_DYNAMIC_SHARED(type, name) type* const name = static_cast<type*>(cuda_on_host::dynamic_shared())
 
-#define CUDA_ON_HOST_PLACE const char *file = __builtin_FILE(), int line = __builtin_LINE()
-inline void __syncthreads(CUDA_ON_HOST_PLACE) { cuda_on_host::synchronize_block(file, line); }
-inline void __syncwarp(unsigned mask = ~0u, CUDA_ON_HOST_PLACE) {
-  const char nothing = 0;
-  cuda_on_host::exchange(mask, &nothing, 1, file, line);
-}
-template <class T>
-T __shfl_xor_sync(unsigned mask, T value, int by, int width = 32, CUDA_ON_HOST_PLACE) {
-  const unsigned token = cuda_on_host::exchange(mask, &value, sizeof value, file, line);
-  const int self = cuda_on_host::lane(), other = self ^ by;
-  T result;
-  std::memcpy(&result, cuda_on_host::read_lane(token, (other & ~(width - 1)) == (self & ~(width - 1)) ? other : self), sizeof result);
-  return result;
-}
+#include "cuda_on_host/language_math.h"
+#include "cuda_on_host/language_warp.h"
