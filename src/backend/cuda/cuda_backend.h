@@ -71,6 +71,7 @@ class Optimizer final : public OptimizerKernels, Family {
   void square_sums(Stream& stream, const SquareSums& arguments) override;
   void sum(Stream& stream, const Sum& arguments) override;
   void count_non_finite(Stream& stream, const CountNonFinite& arguments) override;
+  void normalize(Stream& stream, const Normalize& arguments) override;
 };
 
 class Signs final : public SignKernels, Family {
