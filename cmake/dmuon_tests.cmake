@@ -1,6 +1,7 @@
 # One way to start every test. Catch2's v2 main is compiled once, unsanitized, for all programs.
 #   dmuon_add_test(name LABELS unit SOURCES a.cpp b.cpp [TIMEOUT seconds])
 #   dmuon_add_mpi_test(name RANKS 1 2 3 4 SOURCES a.cpp [TIMEOUT seconds] [LABELS distributed])
+#   dmuon_test_on_cuda(name [RANKS 1 2] [TIMEOUT seconds])
 find_package(Catch2 QUIET)
 
 # What every test runs under. The sanitizers' suppressions name Open MPI only.
@@ -25,7 +26,8 @@ endfunction()
 
 function(dmuon_test_program name)
   if(NOT TARGET dmuon_test_main)
-    add_library(dmuon_test_main STATIC ${CMAKE_SOURCE_DIR}/tests/support/test_main.cpp ${CMAKE_SOURCE_DIR}/tests/support/paths.cpp)
+    add_library(dmuon_test_main STATIC ${CMAKE_SOURCE_DIR}/tests/support/test_main.cpp ${CMAKE_SOURCE_DIR}/tests/support/paths.cpp
+      ${CMAKE_SOURCE_DIR}/tests/support/test_device.cpp)
     set_source_files_properties(${CMAKE_SOURCE_DIR}/tests/support/paths.cpp TARGET_DIRECTORY dmuon_test_main PROPERTIES
       COMPILE_DEFINITIONS "DMUON_SOURCE_DIRECTORY=\"${CMAKE_SOURCE_DIR}\";DMUON_BINARY_DIRECTORY=\"${CMAKE_BINARY_DIR}\"")
     target_include_directories(dmuon_test_main PUBLIC ${CMAKE_SOURCE_DIR}/tests ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
@@ -67,5 +69,39 @@ function(dmuon_add_mpi_test name)
     dmuon_test_environment(environment "" ${ranks})
     set_tests_properties(${name}_${ranks} PROPERTIES LABELS "${A_LABELS}" TIMEOUT ${A_TIMEOUT} PROCESSORS 2
       ENVIRONMENT "${environment};OMP_NUM_THREADS=1")
+  endforeach()
+endfunction()
+
+# Runs a test once more on the CUDA backend, its kernels executed on the host by tests/cuda_on_host/, as `<name>_cuda` with label
+# cuda_on_host: the cases tagged [device] of a Catch2 program, the whole of a program of several ranks (RANKS, one run each). Such
+# tests make their backend by tests/support/test_device.h. Left out, visibly, where CUDA's headers are not there.
+function(dmuon_test_on_cuda name)
+  cmake_parse_arguments(A "" "TIMEOUT" "RANKS" ${ARGN})
+  if(NOT DMUON_CUDA_INCLUDE)
+    message(STATUS "dmuon: test ${name}_cuda is left out: CUDA's headers are not there")
+    return()
+  endif()
+  if(NOT A_TIMEOUT)
+    set(A_TIMEOUT 300)
+  endif()
+  add_dependencies(${name} dmuon_cuda_on_host)
+  set(device "DMUON_TEST_DEVICE=cuda;DMUON_CUDA_PLUGIN=$<TARGET_FILE:dmuon_cuda_on_host>;OMP_NUM_THREADS=1")
+  if(NOT A_RANKS)
+    add_test(NAME ${name}_cuda COMMAND ${name} "[device]")
+    dmuon_test_environment(environment "" 1)
+    set_tests_properties(${name}_cuda PROPERTIES LABELS cuda_on_host TIMEOUT ${A_TIMEOUT} ENVIRONMENT "${environment};${device}")
+  endif()
+  foreach(ranks IN LISTS A_RANKS)
+    if(ranks EQUAL 1)
+      add_test(NAME ${name}_cuda_1 COMMAND ${name})
+    elseif(DMUON_HAVE_MPI)
+      add_test(NAME ${name}_cuda_${ranks}
+        COMMAND ${MPIEXEC_EXECUTABLE} --oversubscribe --bind-to none -np ${ranks} $<TARGET_FILE:${name}>)
+    else()
+      continue()
+    endif()
+    dmuon_test_environment(environment "" ${ranks})
+    set_tests_properties(${name}_cuda_${ranks} PROPERTIES LABELS cuda_on_host TIMEOUT ${A_TIMEOUT} PROCESSORS 2
+      ENVIRONMENT "${environment};${device}")
   endforeach()
 endfunction()

@@ -74,6 +74,11 @@ GradientTarget gradient_target(ExecutionContext& context, const Variable& variab
 
 void contribute(ExecutionContext& context, const Variable& variable, Tensor gradient) {
   GradientSlot& slot = *variable.gradient();
+  if (variable.parameter() && (gradient.dtype() == DType::bfloat16 || gradient.dtype() == DType::float16)) {
+    Tensor wide = allocate_gradient(context, variable, gradient.shape(), DType::float32);
+    context.backend.copy(context.stream, gradient, wide);
+    gradient = std::move(wide);
+  }
   if (!slot.defined && (slot.owned || !slot.tensor.defined())) {
     slot.tensor = std::move(gradient);
     slot.owned = slot.defined = true;

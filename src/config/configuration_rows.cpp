@@ -123,7 +123,8 @@ Rows distribution_rows() {
                 one_of({"auto", "int8_sum", "packed_gather", "packed_scatter", "hierarchical"}),
                 "How the signs of voting rules travel between replicas, with equal results; auto: the cheapest by measured link costs."),
       DMUON_KEY("distribution.compute_dtype", distribution.compute_dtype, one_of({"float32", "bfloat16"}),
-                "Element type of published parameters; every rank computes with the published value, masters stay float32."),
+                "Element type of published parameters; every rank computes with the published value, masters stay float32. A device that "
+                "computes in bfloat16 (CUDA) keeps activations and multiplies in it, too; the CPU widens the values to float32."),
       DMUON_KEY("distribution.gradient_dtype", distribution.gradient_dtype, one_of({"float32", "bfloat16"}),
                 "Element type in which gradients travel, node sums between nodes too; each level adds in float32."),
       DMUON_KEY("distribution.cut_elements", distribution.cut_elements, between(1, 1e12),

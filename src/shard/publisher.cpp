@@ -14,7 +14,7 @@ Publisher::Publisher(ShardJob& job, UnitStore& store, const UseOrder& order) : j
   for (size_t unit = 0; unit < units; ++unit) {
     const int64_t elements = job.layout(static_cast<int>(unit)).elements;
     if (job.stage(static_cast<int>(unit)) == 3) gathered[unit] = elements;
-    if (job.options.compute_dtype != DType::float32) widened[unit] = elements;
+    if (job.widens()) widened[unit] = elements;
   }
   gathering_ = make_pass_schedule(order, gathered, job.options.look_ahead);
   widening_ = make_pass_schedule(order, widened, 0);

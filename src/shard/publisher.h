@@ -55,7 +55,7 @@ class Publisher {
   UnitStore& store_;
   const UseOrder& order_;
   PassSchedule gathering_;  // values of stage 3 on the wire
-  PassSchedule widening_;   // float32 copies of bfloat16 values
+  PassSchedule widening_;   // float32 copies of bfloat16 values, where the backend does not compute in those
   std::vector<Tensor> gather_pool_, widen_pool_;
   std::vector<State> states_;
   std::vector<GatherForm> forms_;  // per region

@@ -77,6 +77,8 @@ struct ShardJob {
   ShardJob& operator=(const ShardJob&) = delete;
 
   bool alone() const { return world.size() == 1; }
+  // Values are published in a dtype that the backend does not compute in: units compute with float32 copies of them.
+  bool widens() const { return !backend.computes_in(options.compute_dtype); }
   bool owned() const { return options.distribution == Distribution::owner; }
   bool replicated() const { return options.distribution == Distribution::replicated; }
   int units() const { return static_cast<int>(plan.units.size()); }

@@ -47,13 +47,11 @@ class UnitStore {
   }
   std::vector<HeldPiece>& held() { return held_; }
   std::vector<UpdateTarget>& targets() { return targets_; }  // by unit, then offset
-  // The values that the unit's parameters are bound to while `full` (float32) holds a published unit.
+  // The values that the unit's parameters are bound to while `full` holds a published unit, in a dtype that the backend computes in.
   void bind(int unit, const Tensor& full);
   void unbind(int unit);
-  // Values are float32 and always there.
-  bool resident(int index) const {
-    return units_[static_cast<size_t>(index)].full.defined() && job_.options.compute_dtype == DType::float32;
-  }
+  // Values are always there, in a dtype that the backend computes in.
+  bool resident(int index) const { return units_[static_cast<size_t>(index)].full.defined() && !job_.widens(); }
   // Copies the masters of a unit to its slot in compute dtype, where they are apart.
   void copy_master_to_slot(int unit);
   // After a load of the held pieces: state that every rank has a copy of, and replicated masters, from their holders.

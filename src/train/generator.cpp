@@ -79,7 +79,12 @@ std::vector<int32_t> generate(Backend& backend, Model& model, std::span<const in
     Tensor position_tensor = backend.allocate(Shape{1, count}, DType::int32, MemoryCategory::data, "positions");
     backend.copy_from_host(context.stream, pending.data(), token_tensor);
     backend.copy_from_host(context.stream, positions.data(), position_tensor);
-    const Tensor result = model.forward(context, token_tensor, position_tensor, &cache, true).value();
+    Tensor result = model.forward(context, token_tensor, position_tensor, &cache, true).value();
+    if (result.dtype() != DType::float32) {
+      const Tensor wide = backend.allocate(result.shape(), DType::float32, MemoryCategory::activations, "logits");
+      backend.copy(context.stream, result, wide);
+      result = wide;
+    }
     filled += count;
     logits.resize(static_cast<size_t>(result.elements()));
     backend.copy_to_host(context.stream, result, logits.data());

@@ -12,13 +12,22 @@ TEST_CASE("the reference backend in float32 agrees with itself in float64") {
   CHECK(bits.size() > 1000);
 }
 
+TEST_CASE("the reference backend in bfloat16 agrees with itself in float64") {
+  auto narrow = kernel_suite::open_reference();
+  auto reference = kernel_suite::open_reference();
+  REQUIRE(narrow->computes_in(DType::bfloat16));
+  for (const bool unaligned : {false, true})
+    CHECK(kernel_suite::compare_model_kernels(*narrow, *reference, {.compute = DType::bfloat16, .unaligned = unaligned}).size() > 200);
+}
+
 TEST_CASE("the guarded and deferred doubles compute the same bits") {
   auto plain = kernel_suite::open_reference();
   auto reference = kernel_suite::open_reference();
   BackendOptions options;
   options.mode = GENERATE(HostMode::guarded, HostMode::deferred);
   auto tested = kernel_suite::open_reference(options);
-  for (auto* compare : {kernel_suite::compare_attention_kernels, kernel_suite::compare_normalization_kernels,
-                        kernel_suite::compare_embedding_loss_kernels, kernel_suite::compare_optimizer_kernels})
-    CHECK(compare(*tested, *reference) == compare(*plain, *reference));
+  for (auto* compare :
+       {kernel_suite::compare_attention_kernels, kernel_suite::compare_normalization_kernels, kernel_suite::compare_embedding_loss_kernels})
+    CHECK(compare(*tested, *reference, {}) == compare(*plain, *reference, {}));
+  CHECK(kernel_suite::compare_optimizer_kernels(*tested, *reference) == kernel_suite::compare_optimizer_kernels(*plain, *reference));
 }

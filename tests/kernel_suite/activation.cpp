@@ -36,7 +36,7 @@ void backward(Comparison& compare, ActivationKind kind, int64_t rows, int64_t co
                      accumulate ? " accumulate" : ""));
   const Twin input = compare.normal({rows, columns}, 3.0), added = bias ? compare.normal({columns}) : Twin{};
   const Twin d_output = compare.normal({rows, columns}), d_input = in_place ? d_output : compare.output({rows, columns});
-  const Twin d_bias = bias ? compare.sum_output({columns}, accumulate) : Twin{};
+  const Twin d_bias = bias ? compare.wide_sum_output({columns}, accumulate) : Twin{};
   compare.on_both([&](Backend& backend, auto pick) {
     ActivationBackward arguments;
     arguments.kind = kind;
@@ -109,12 +109,16 @@ void dropout(Comparison& compare, int64_t sequences, int64_t elements, double pr
 
 }  // namespace
 
-OutputBits compare_activation_kernels(Backend& tested, Backend& reference) {
-  Comparison compare(tested, reference);
+OutputBits compare_activation_kernels(Backend& tested, Backend& reference, const Precision& precision) {
+  Comparison compare(tested, reference, precision);
+  using Sizes = std::vector<int64_t>;
+  const Sizes row_counts = precision.thorough() ? Sizes{1, 3, 17, 300} : Sizes{1, 19};
+  const Sizes widths = precision.thorough() ? Sizes{1, 7, 36, 52, 65, 1600} : Sizes{7, 64},
+              lengths = precision.thorough() ? Sizes{1, 7, 1600, 70001} : Sizes{1, 4099};
   for (ActivationKind kind : {ActivationKind::gelu, ActivationKind::gelu_tanh, ActivationKind::relu_squared}) {
     extremes(compare, kind);
-    for (int64_t rows : {1, 3, 17, 300})
-      for (int64_t columns : {1, 7, 36, 52, 65, 1600}) {
+    for (int64_t rows : row_counts)
+      for (int64_t columns : widths) {
         if (rows * columns > 100000) continue;
         for (bool bias : {false, true})
           for (bool in_place : {false, true}) {
@@ -124,7 +128,7 @@ OutputBits compare_activation_kernels(Backend& tested, Backend& reference) {
           }
       }
   }
-  for (int64_t elements : {1, 7, 1600, 70001})
+  for (int64_t elements : lengths)
     for (bool accumulate : {false, true}) scaled_add(compare, elements, accumulate);
   for (auto [sequences, elements] : {std::pair<int64_t, int64_t>{1, 1}, {3, 7}, {2, 1600}, {5, 4097}})
     for (double probability : {0.0, 0.1, 0.75})

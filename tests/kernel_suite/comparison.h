@@ -10,7 +10,7 @@ namespace kernel_suite {
 
 using namespace dmuon;
 
-// The same tensor on both backends: float32 on the tested one, float64 on the reference.
+// The same tensor on both backends: in the dtype under test on the tested one, float64 on the reference.
 struct Twin {
   Tensor tested, reference;
 };
@@ -23,7 +23,8 @@ struct Tolerance {
 
 class Comparison {
  public:
-  Comparison(Backend& tested, Backend& reference) : tested_(tested), reference_(reference) {}
+  Comparison(Backend& tested, Backend& reference, Precision precision = {})
+      : tested_(tested), reference_(reference), precision_(precision) {}
 
   // Starts a case; `name` begins with the kernel's name, states the sizes and is unique.
   void start(const std::string& name);
@@ -31,9 +32,14 @@ class Comparison {
   Twin normal(const Shape& shape, double deviation = 1.0, double mean = 0.0);
   Twin positive(const Shape& shape);  // squares of normals
   Twin values(const Shape& shape, const std::vector<double>& values);
-  Twin integers(const Shape& shape, const std::vector<double>& values);     // int32
-  Twin doubles(const std::vector<double>& values);                          // float64 on both sides
-  Twin output(const Shape& shape);                                          // holds NaN
+  Twin integers(const Shape& shape, const std::vector<double>& values);  // int32
+  Twin doubles(const std::vector<double>& values);                       // float64 on both sides
+  Twin output(const Shape& shape);                                       // holds NaN
+  // Statistics, losses and gradients of parameters: float32 whatever the dtype under test.
+  Twin wide_normal(const Shape& shape, double deviation = 1.0, double mean = 0.0);
+  Twin wide_positive(const Shape& shape);
+  Twin wide_output(const Shape& shape);
+  Twin wide_sum_output(const Shape& shape, bool accumulate) { return accumulate ? wide_normal(shape) : wide_output(shape); }
   Twin typed_output(const Shape& shape, DType dtype);                       // one dtype on both sides
   Twin below(int64_t bound, const Shape& shape, int64_t masked_every = 0);  // int32 in [0, bound); some -1
   // For accumulation: a random start when `accumulate`, else NaN.
@@ -56,10 +62,19 @@ class Comparison {
   OutputBits bits() && { return std::move(bits_); }
 
  private:
+  bool narrow() const { return precision_.compute != DType::float32; }
+  std::vector<double> normals(const Shape& shape, double deviation, double mean);
+  std::vector<double> squares(const Shape& shape);
+  // Values are rounded to the tested dtype where that is a 16-bit one.
   Twin make(const Shape& shape, DType tested, DType reference, const std::vector<double>& values);
+  Tensor allocate(Backend& backend, const Shape& shape, DType dtype);
+  // True when the norm of the difference is too large for the dtype; `message` says how large.
+  bool too_far(const std::vector<double>& found, const std::vector<double>& expected, const Tolerance& tolerance,
+               std::string& message) const;
 
   Backend& tested_;
   Backend& reference_;
+  Precision precision_;
   std::string case_;
   OutputBits bits_;
   uint64_t draws_ = 0;  // tensors drawn so far: the coordinate of their random numbers

@@ -20,8 +20,8 @@ void embedding(Comparison& compare, const Embedding& e) {
   const Twin positions = e.positions ? compare.below(e.T + 2, {e.B, e.T}) : Twin{};
   const Twin token_table = compare.normal({e.V, e.C}), position_table = e.positions ? compare.normal({e.T + 2, e.C}) : Twin{};
   const Twin output = compare.output({e.B, e.T, e.C}), d_output = compare.normal({e.B, e.T, e.C});
-  const Twin d_token_table = compare.sum_output({e.V, e.C}, e.accumulate);
-  const Twin d_position_table = e.positions ? compare.sum_output({e.T + 2, e.C}, e.accumulate) : Twin{};
+  const Twin d_token_table = compare.wide_sum_output({e.V, e.C}, e.accumulate);
+  const Twin d_position_table = e.positions ? compare.wide_sum_output({e.T + 2, e.C}, e.accumulate) : Twin{};
   const DropoutMask mask{.probability = e.dropout, .seed = 5, .first_sequence = 40, .sequences = e.B};
   compare.on_both([&](Backend& backend, auto pick) {
     EmbeddingForward forward;
@@ -66,7 +66,7 @@ void cross_entropy(Comparison& compare, const Loss& l) {
       values[static_cast<size_t>(n * l.columns + j)] = j % 2 == 0 ? 0x1p99 : std::numeric_limits<double>::quiet_NaN();
   const Twin logits = compare.values({l.rows, l.columns}, values);
   const uint64_t before = compare.bits_of(logits.tested);
-  const Twin targets = compare.below(l.classes, {l.rows}, l.masked_every), losses = compare.output({l.rows});
+  const Twin targets = compare.below(l.classes, {l.rows}, l.masked_every), losses = compare.wide_output({l.rows});
   compare.on_both([&](Backend& backend, auto pick) {
     SoftmaxCrossEntropy arguments;
     arguments.logits = pick(logits);
@@ -85,17 +85,24 @@ void cross_entropy(Comparison& compare, const Loss& l) {
 
 }  // namespace
 
-OutputBits compare_embedding_loss_kernels(Backend& tested, Backend& reference) {
-  Comparison compare(tested, reference);
-  for (int64_t C : {1, 7, 36, 52, 65, 1600})
+OutputBits compare_embedding_loss_kernels(Backend& tested, Backend& reference, const Precision& precision) {
+  Comparison compare(tested, reference, precision);
+  using Sizes = std::vector<int64_t>;
+  using Columns = std::vector<std::pair<int64_t, int64_t>>;
+  const Sizes widths = precision.thorough() ? Sizes{1, 7, 36, 52, 65, 1600} : Sizes{7, 64},
+              row_counts = precision.thorough() ? Sizes{1, 3, 17} : Sizes{3};
+  const Columns columns_and_classes = precision.thorough()
+                                          ? Columns{{1, 1}, {7, 7}, {36, 36}, {65, 65}, {1600, 1600}, {64, 52}, {1600, 1537}}
+                                          : Columns{{7, 7}, {64, 52}, {1600, 1537}};
+  for (int64_t C : widths)
     for (bool accumulate : {false, true}) {
       embedding(compare, {.B = 1, .T = 1, .C = C, .accumulate = accumulate});
       embedding(compare, {.B = 2, .T = 17, .C = C, .accumulate = accumulate});
       embedding(compare, {.B = 3, .T = 5, .C = C, .V = 40, .positions = false, .accumulate = accumulate});
       embedding(compare, {.B = 3, .T = 5, .C = C, .dropout = 0.3, .accumulate = accumulate});
     }
-  for (int64_t rows : {1, 3, 17})
-    for (auto [columns, classes] : {std::pair<int64_t, int64_t>{1, 1}, {7, 7}, {36, 36}, {65, 65}, {1600, 1600}, {64, 52}, {1600, 1537}})
+  for (int64_t rows : row_counts)
+    for (auto [columns, classes] : columns_and_classes)
       for (double deviation : {1.0, 20.0})
         for (bool gradient : {false, true}) {
           cross_entropy(compare, {.rows = rows, .columns = columns, .classes = classes, .gradient = gradient, .deviation = deviation});

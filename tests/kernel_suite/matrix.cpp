@@ -1,3 +1,5 @@
+#include <array>
+
 #include "dmuon/core/text.h"
 #include "kernel_suite/comparison.h"
 
@@ -11,11 +13,13 @@ struct Scaling {
   bool bias;
 };
 
-void multiply(Comparison& compare, int64_t m, int64_t n, int64_t k, bool transpose_a, bool transpose_b, const Scaling& scaling) {
+// `wide`: c is float32 whatever a and b are, as for the gradient of a weight.
+void multiply(Comparison& compare, int64_t m, int64_t n, int64_t k, bool transpose_a, bool transpose_b, const Scaling& scaling,
+              bool wide = false) {
   compare.start(text("multiply, ", m, "x", n, "x", k, transpose_a ? " a^T" : " a", transpose_b ? " b^T" : " b", " alpha ", scaling.alpha,
-                     " beta ", scaling.beta, scaling.bias ? " bias" : ""));
+                     " beta ", scaling.beta, scaling.bias ? " bias" : "", wide ? " wide" : ""));
   const Twin a = compare.normal(oriented(m, k, transpose_a)), b = compare.normal(oriented(k, n, transpose_b));
-  const Twin c = compare.sum_output({m, n}, scaling.beta != 0);
+  const Twin c = wide ? compare.wide_sum_output({m, n}, scaling.beta != 0) : compare.sum_output({m, n}, scaling.beta != 0);
   const Twin bias = scaling.bias ? compare.normal({n}) : Twin{};
   compare.on_both([&](Backend& backend, auto pick) {
     Multiply arguments;
@@ -109,7 +113,7 @@ void batched_product(Comparison& compare, const Product& p) {
 
 void column_sum(Comparison& compare, int64_t rows, int64_t columns, bool accumulate) {
   compare.start(text("column_sum, ", rows, "x", columns, accumulate ? " accumulate" : ""));
-  const Twin in = compare.normal({rows, columns}), out = compare.sum_output({columns}, accumulate);
+  const Twin in = compare.normal({rows, columns}), out = compare.wide_sum_output({columns}, accumulate);
   compare.on_both([&](Backend& backend, auto pick) {
     ColumnSum arguments;
     arguments.in = pick(in);
@@ -120,10 +124,7 @@ void column_sum(Comparison& compare, int64_t rows, int64_t columns, bool accumul
   compare.check("out", out, {.reduction = static_cast<double>(rows)});
 }
 
-}  // namespace
-
-OutputBits compare_matrix_kernels(Backend& tested, Backend& reference) {
-  Comparison compare(tested, reference);
+void every_size(Comparison& compare) {
   const Scaling plain{1.0, 0.0, false}, biased{1.0, 0.0, true}, added{1.0, 1.0, false}, mixed{0.5, -0.25, true};
   for (int64_t m : {1, 3, 17, 65})
     for (auto [n, k] : {std::pair<int64_t, int64_t>{1, 1}, {7, 36}, {36, 7}, {52, 65}, {65, 52}, {65, 1600}, {1600, 7}})
@@ -163,6 +164,49 @@ OutputBits compare_matrix_kernels(Backend& tested, Backend& reference) {
   for (int64_t rows : {1, 3, 17, 300})
     for (int64_t columns : {1, 7, 36, 52, 65, 1600})
       for (bool accumulate : {false, true}) column_sum(compare, rows, columns, accumulate);
+}
+
+// Products of a model in its dtype, and of Newton-Schulz: in float16 the latter only.
+void some_sizes(Comparison& compare, DType compute) {
+  const Scaling plain{1.0, 0.0, false}, mixed{0.5, -0.25, true};
+  if (compute != DType::float16)
+    for (auto [m, n, k] : {std::array<int64_t, 3>{3, 7, 5}, {17, 65, 36}, {64, 40, 72}}) {
+      for (bool transpose_a : {false, true})
+        for (bool transpose_b : {false, true}) {
+          multiply(compare, m, n, k, transpose_a, transpose_b, plain);
+          multiply(compare, m, n, k, transpose_a, transpose_b, mixed);
+        }
+      multiply(compare, m, n, k, true, false, {1.0, 0.0, false}, true);
+      multiply(compare, m, n, k, true, false, {1.0, 1.0, false}, true);
+      for (bool accumulate : {false, true}) column_sum(compare, m, n, accumulate);
+    }
+  if (compute == DType::bfloat16) return;
+  for (auto [m, k] : {std::pair<int64_t, int64_t>{1, 1}, {7, 36}, {40, 72}, {65, 52}}) {
+    batched_product(compare, {.m = m, .n = m, .k = k, .transpose_b = true, .batch = 3, .symmetric = true});
+    batched_product(
+        compare, {.m = m, .n = m, .k = k, .transpose_a = true, .batch = 2, .beta = 0.5, .diagonal = 1.5, .alias = true, .symmetric = true});
+    for (bool transpose_a : {false, true})
+      for (bool transpose_b : {false, true})
+        batched_product(compare, {.m = m,
+                                  .n = k,
+                                  .k = m + 1,
+                                  .transpose_a = transpose_a,
+                                  .transpose_b = transpose_b,
+                                  .batch = 2,
+                                  .beta = 0.5,
+                                  .diagonal = -2,
+                                  .own_alphas = true});
+  }
+}
+
+}  // namespace
+
+OutputBits compare_matrix_kernels(Backend& tested, Backend& reference, const Precision& precision) {
+  Comparison compare(tested, reference, precision);
+  if (precision.thorough())
+    every_size(compare);
+  else
+    some_sizes(compare, precision.compute);
   return std::move(compare).bits();
 }
 

@@ -50,7 +50,8 @@ struct Instance {
       ParameterState& state = *parameter.state;
       state.value = backend.allocate(parameter.shape, dtype, MemoryCategory::parameters, parameter.name);
       from_doubles(backend, values, state.value);
-      state.gradient->tensor = backend.allocate(parameter.shape, dtype, MemoryCategory::gradients, parameter.name);
+      state.gradient->tensor =
+          backend.allocate(parameter.shape, dtype == DType::float64 ? dtype : DType::float32, MemoryCategory::gradients, parameter.name);
     }
     clear_gradients();
   }

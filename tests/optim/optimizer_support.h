@@ -11,12 +11,16 @@
 #include "dmuon/core/json.h"
 #include "dmuon/core/random.h"
 #include "support/paths.h"
+#include "support/test_device.h"
 
 namespace dmuon::test {
 
 inline std::unique_ptr<Backend> reference_backend(const BackendOptions& options = {}) {
   return open_backend_plugin(dmuon::testing::reference_plugin(), options);
 }
+
+using dmuon::testing::make_test_backend;
+using dmuon::testing::test_device_is_cuda;
 
 inline Json fixture(const std::string& file) {
   const Path path = Path(dmuon::testing::test_data()) / file;

@@ -23,14 +23,14 @@ UpdateItem item_of(Backend& backend, const UpdateRule& rule, const Shape& shape)
 
 }  // namespace
 
-TEST_CASE("every rule publishes the parameter it leaves, in float32 and in bfloat16") {
+TEST_CASE("every rule publishes the parameter it leaves, in float32 and in bfloat16", "[device]") {
   std::vector<std::unique_ptr<UpdateRule>> rules;
   rules.push_back(make_adamw({}));
   rules.push_back(make_sgd({}));
   rules.push_back(make_muon(muon_options("keller")));
   const Shape shape{33, 70};
   const auto dtype = GENERATE(DType::float32, DType::bfloat16);
-  for (const auto& backend : {reference_backend(), make_cpu_backend()})
+  for (const auto& backend : {reference_backend(), make_test_backend()})
     for (const auto& rule : rules) {
       INFO(rule->name() << " " << backend->name() << " " << name_of(dtype));
       std::vector<UpdateItem> plain = {item_of(*backend, *rule, shape)}, publishing = {item_of(*backend, *rule, shape)};

@@ -37,8 +37,8 @@ bool same(Backend& backend, const Tensor& a, const Tensor& b) { return to_double
 
 }  // namespace
 
-TEST_CASE("Muon: neither grouping nor workspace changes a bit, every matrix is counted once") {
-  const auto backend = reference_backend();
+TEST_CASE("Muon: neither grouping nor workspace changes a bit, every matrix is counted once", "[device]") {
+  const auto backend = GENERATE(false, true) ? make_test_backend() : reference_backend();
   const std::vector<Shape> shapes = {{4, 9}, {9, 4}, {4, 9}, {6, 6}, {4, 9}, {2, 2, 3, 3}, {2, 18}};
   const auto make_all = [&](const UpdateRule& rule) {
     std::vector<UpdateItem> items;
@@ -68,13 +68,13 @@ TEST_CASE("Muon: neither grouping nor workspace changes a bit, every matrix is c
   }
 }
 
-TEST_CASE("element-wise rules: a tensor cut into ranges gets the bits of the whole") {
+TEST_CASE("element-wise rules: a tensor cut into ranges gets the bits of the whole", "[device]") {
   const std::vector<std::function<std::unique_ptr<UpdateRule>()>> makers = {[] { return make_adamw({}); },
                                                                             [] {
                                                                               return make_sgd({0.9, 0.1, true, 0.1});
                                                                             }};
   constexpr int64_t cut = 16384, elements = 2 * cut + 77;
-  const auto backend = reference_backend();
+  const auto backend = GENERATE(false, true) ? make_test_backend() : reference_backend();
   for (const auto& make : makers) {
     const auto rule = make();
     CHECK(rule->cutting() == Cutting::anywhere);
@@ -127,8 +127,8 @@ TEST_CASE("Muon: a zero gradient with zero momentum leaves only decay, by the ba
   }
 }
 
-TEST_CASE("Muon: a learning rate of zero moves nothing, the gradient is left as it was") {
-  const auto backend = reference_backend();
+TEST_CASE("Muon: a learning rate of zero moves nothing, the gradient is left as it was", "[device]") {
+  const auto backend = GENERATE(false, true) ? make_test_backend() : reference_backend();
   const auto rule = make_muon(muon_options("torch"));
   UpdateItem item = make_item(*backend, *rule, "w", 1, Shape{4, 6});
   const Values parameter = to_doubles(*backend, item.parameter), gradient = to_doubles(*backend, item.gradient);
@@ -211,8 +211,8 @@ TEST_CASE("Muon: lerp and sum make one update while the momentum is constant, an
   }
 }
 
-TEST_CASE("Muon: a gradient that is not finite is counted, not repaired") {
-  const auto backend = reference_backend();
+TEST_CASE("Muon: a gradient that is not finite is counted, not repaired", "[device]") {
+  const auto backend = GENERATE(false, true) ? make_test_backend() : reference_backend();
   const auto rule = make_muon(muon_options("keller"));
   std::vector<UpdateItem> items = {make_item(*backend, *rule, "a", 1, Shape{4, 8}), make_item(*backend, *rule, "b", 2, Shape{4, 8})};
   Values bad = to_doubles(*backend, items[1].gradient);

@@ -13,8 +13,8 @@ namespace {
 
 // Runs `rule` over the gradients and returns the parameter after every step.
 std::vector<std::vector<double>> run(UpdateRule& rule, const std::vector<double>& start, const std::vector<std::vector<double>>& gradients,
-                                     const Shape& shape, double learning_rate, DType dtype = DType::float64) {
-  const auto backend = reference_backend();
+                                     const Shape& shape, double learning_rate, DType dtype = DType::float64, bool on_device = false) {
+  const auto backend = on_device ? make_test_backend() : reference_backend();
   Stream& stream = backend->compute_stream();
   UpdateItem item{"weight", tensor_of(*backend, start, shape, dtype), {}, {}};
   for (size_t i = 0; i < rule.state().size(); ++i)
@@ -91,7 +91,7 @@ TEST_CASE("Muon equals the float64 transcriptions: shapes, scheduled momentum, a
   }
 }
 
-TEST_CASE("AdamW and SGD equal torch's") {
+TEST_CASE("AdamW and SGD equal torch's", "[device]") {
   const Json data = fixture("optimizer_fixtures.json").at("torch");
   const std::vector<double> start = numbers(data.at("start"));
   std::vector<std::vector<double>> gradients;
@@ -100,10 +100,14 @@ TEST_CASE("AdamW and SGD equal torch's") {
     const auto rule = make_adamw(
         {each.at("beta1").as_number(), each.at("beta2").as_number(), each.at("epsilon").as_number(), each.at("weight_decay").as_number()});
     check_close(run(*rule, start, gradients, Shape{3, 4}, each.at("learning_rate").as_number()), each.at("parameters"), 1e-14);
+    check_close(run(*rule, start, gradients, Shape{3, 4}, each.at("learning_rate").as_number(), DType::float32, true),
+                each.at("parameters"), 2e-6);
   }
   for (const Json& each : data.at("sgd").as_array()) {
     const auto rule = make_sgd({each.at("momentum").as_number(), each.at("dampening").as_number(), each.at("nesterov").as_bool(), 0.0});
     check_close(run(*rule, start, gradients, Shape{3, 4}, each.at("learning_rate").as_number()), each.at("parameters"), 1e-14);
+    check_close(run(*rule, start, gradients, Shape{3, 4}, each.at("learning_rate").as_number(), DType::float32, true),
+                each.at("parameters"), 2e-6);
   }
 }
 

@@ -9,10 +9,10 @@
 using namespace dmuon;
 using namespace dmuon::test;
 
-TEST_CASE("element-wise rules with a vote: a tensor cut into ranges gets the bits of the whole", "[cuts]") {
+TEST_CASE("element-wise rules with a vote: a tensor cut into ranges gets the bits of the whole", "[device][cuts]") {
   const Shape shape = GENERATE(Shape{7, 5000}, Shape{33000});
   const int64_t row_length = shape.rank() > 1 ? shape[1] : shape[0], elements = shape.elements(), cut = 16384;
-  const auto backend = make_cpu_backend();
+  const auto backend = make_test_backend();
   for (const Named& rule :
        all_rules([](VoteOptions& options) { options.rate_shape = RateShape::unit_gain, options.weight_decay = 0.25; })) {
     if (std::string(rule.name).starts_with("sign_muon")) continue;
@@ -52,8 +52,8 @@ TEST_CASE("element-wise rules with a vote: a tensor cut into ranges gets the bit
   }
 }
 
-TEST_CASE("Sign-Muon: neither grouping nor workspace changes a bit, every matrix is counted", "[sign_muon]") {
-  const auto backend = make_cpu_backend();
+TEST_CASE("Sign-Muon: neither grouping nor workspace changes a bit, every matrix is counted", "[device][sign_muon]") {
+  const auto backend = make_test_backend();
   const std::vector<Shape> shapes = {{4, 9}, {9, 4}, {4, 9}, {6, 6}, {4, 9}, {2, 2, 3, 3}, {2, 18}};
   for (const bool post_polar : {false, true})
     for (const Normalization normalization : {Normalization::frobenius, Normalization::spectral}) {
@@ -118,9 +118,9 @@ TEST_CASE("a step of a voting rule touches memory only through kernels and survi
   }
 }
 
-TEST_CASE("voting rules publish the parameter they leave, in float32 and in bfloat16", "[published]") {
+TEST_CASE("voting rules publish the parameter they leave, in float32 and in bfloat16", "[device][published]") {
   const auto dtype = GENERATE(DType::float32, DType::bfloat16);
-  const auto backend = make_cpu_backend();
+  const auto backend = make_test_backend();
   for (const Named& rule : all_rules()) {
     Workers workers(*backend, rule.make, 1, {Shape{33, 70}});
     workers.item(0, 0).published = tensor_of(*backend, Values(33 * 70, NAN), Shape{33, 70}, dtype);

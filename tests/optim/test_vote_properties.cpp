@@ -8,10 +8,10 @@
 using namespace dmuon;
 using namespace dmuon::test;
 
-TEST_CASE("votes do not depend on the scale of the gradient: powers of two give the same bits", "[scale]") {
-  for (const bool cpu : {false, true})
+TEST_CASE("votes do not depend on the scale of the gradient: powers of two give the same bits", "[device][scale]") {
+  for (const bool device : {false, true})
     for (const Named& rule : all_rules()) {
-      const auto backend = cpu ? make_cpu_backend() : reference_backend();
+      const auto backend = device ? make_test_backend() : reference_backend();
       const auto run = [&](int exponent, double scale) {
         Workers workers(*backend, rule.make, 3, {Shape{12, 20}});
         for (int64_t step = 1; step <= 3; ++step)
@@ -27,8 +27,8 @@ TEST_CASE("votes do not depend on the scale of the gradient: powers of two give 
     }
 }
 
-TEST_CASE("messages have the same signs for gradients from 1e-12 to 1e12", "[scale]") {
-  const auto backend = make_cpu_backend();
+TEST_CASE("messages have the same signs for gradients from 1e-12 to 1e12", "[device][scale]") {
+  const auto backend = make_test_backend();
   for (const Named& rule : all_rules()) {
     const auto run = [&](double factor, double* closest) {
       Workers workers(*backend, rule.make, 1, {Shape{9, 14}});
@@ -48,9 +48,9 @@ TEST_CASE("messages have the same signs for gradients from 1e-12 to 1e12", "[sca
   }
 }
 
-TEST_CASE("a step along signs moves every element by exactly the rate times the factor of the shape", "[step]") {
-  for (const bool cpu : {false, true}) {
-    const auto backend = cpu ? make_cpu_backend() : reference_backend();
+TEST_CASE("a step along signs moves every element by exactly the rate times the factor of the shape", "[device][step]") {
+  for (const bool device : {false, true}) {
+    const auto backend = device ? make_test_backend() : reference_backend();
     for (const RateShape shape : {RateShape::none, RateShape::unit_gain, RateShape::mup})
       for (const Named& rule : all_rules([&](VoteOptions& options) { options.rate_shape = shape; })) {
         const std::string name = rule.name;
@@ -67,9 +67,9 @@ TEST_CASE("a step along signs moves every element by exactly the rate times the 
   CHECK(rate_factor(RateShape::mup, 64) == 0.015625);
 }
 
-TEST_CASE("without a gradient only the decoupled decay acts, exactly; coupled decay shrinks nothing", "[decay]") {
-  for (const bool cpu : {false, true}) {
-    const auto backend = cpu ? make_cpu_backend() : reference_backend();
+TEST_CASE("without a gradient only the decoupled decay acts, exactly; coupled decay shrinks nothing", "[device][decay]") {
+  for (const bool device : {false, true}) {
+    const auto backend = device ? make_test_backend() : reference_backend();
     for (const RateShape shape : {RateShape::none, RateShape::unit_gain, RateShape::mup})
       for (const Named& rule : all_rules([&](VoteOptions& options) { options.weight_decay = 0.5, options.rate_shape = shape; })) {
         if (shape != RateShape::none && std::string(rule.name) == "sign_muon, post_polar") continue;  // refused
@@ -95,12 +95,12 @@ TEST_CASE("without a gradient only the decoupled decay acts, exactly; coupled de
   }
 }
 
-TEST_CASE("the shape of the rate does not change a bit of the decay", "[decay]") {
+TEST_CASE("the shape of the rate does not change a bit of the decay", "[device][decay]") {
   // Their product has 25 bits, halfway between two floats, where a double that is off by its last bit rounds to the other one.
   const double rate = 0.8125, weight_decay = 2579843 * 0x1p-24;
   for (const int64_t fan_in : {3, 12})
-    for (const bool cpu : {false, true}) {
-      const auto backend = cpu ? make_cpu_backend() : reference_backend();
+    for (const bool device : {false, true}) {
+      const auto backend = device ? make_test_backend() : reference_backend();
       const auto decayed = [&](const Named& rule) {
         Workers workers(*backend, rule.make, 1, {Shape{40, fan_in}});
         workers.step(1, rate, {{Values(static_cast<size_t>(40 * fan_in), 0.0)}});
@@ -121,8 +121,8 @@ TEST_CASE("the shape of the rate does not change a bit of the decay", "[decay]")
     }
 }
 
-TEST_CASE("rows that are zero on every worker stay; a zero on one worker is a vote", "[zeros]") {
-  const auto backend = make_cpu_backend();
+TEST_CASE("rows that are zero on every worker stay; a zero on one worker is a vote", "[device][zeros]") {
+  const auto backend = make_test_backend();
   for (const Named& rule : all_rules()) {
     const std::string name = rule.name;
     Workers workers(*backend, rule.make, 3, {Shape{6, 8}});
@@ -140,11 +140,11 @@ TEST_CASE("rows that are zero on every worker stay; a zero on one worker is a vo
   }
 }
 
-TEST_CASE("a row whose gradient is zero from step 2 on: signSGD decays it, SignAdam's first moment still moves it", "[zeros]") {
+TEST_CASE("a row whose gradient is zero from step 2 on: signSGD decays it, SignAdam's first moment still moves it", "[device][zeros]") {
   const double rate = 0.125, decay = 0.5, factor = rate_factor(RateShape::unit_gain, 8);
-  for (const bool cpu : {false, true})
+  for (const bool device : {false, true})
     for (const Named& rule : all_rules([=](VoteOptions& options) { options.weight_decay = decay; })) {
-      const auto backend = cpu ? make_cpu_backend() : reference_backend();
+      const auto backend = device ? make_test_backend() : reference_backend();
       const std::string name = rule.name;
       SignAdamOptions adam;
       adam.weight_decay = decay, adam.rate_shape = RateShape::unit_gain;
@@ -175,10 +175,10 @@ TEST_CASE("a row whose gradient is zero from step 2 on: signSGD decays it, SignA
     }
 }
 
-TEST_CASE("messages that are not finite stay so, for the vote to report", "[zeros]") {
-  for (const bool cpu : {false, true})
+TEST_CASE("messages that are not finite stay so, for the vote to report", "[device][zeros]") {
+  for (const bool device : {false, true})
     for (const Named& rule : all_rules()) {
-      const auto backend = cpu ? make_cpu_backend() : reference_backend();
+      const auto backend = device ? make_test_backend() : reference_backend();
       const auto made = rule.make();
       UpdateItem item;
       item.name = "w";
@@ -235,14 +235,14 @@ TEST_CASE("the sign of Adam's direction is Signum's message at the same beta1", 
   }
 }
 
-TEST_CASE("Sign-Muon follows the fixture: signs of each worker, the vote, the vote orthogonalised", "[fixture]") {
+TEST_CASE("Sign-Muon follows the fixture: signs of each worker, the vote, the vote orthogonalised", "[device][fixture]") {
   const Json data = fixture("muon_fixtures.json");
   const Json& expected = data.at("signmuon");
   std::vector<std::vector<Values>> gradients;
   for (const Json& gradient : data.at("G").as_array()) gradients.push_back({numbers(gradient)});
   REQUIRE(gradients.size() == 3);
-  for (const bool cpu : {false, true}) {
-    const auto backend = cpu ? make_cpu_backend() : reference_backend();
+  for (const bool device : {false, true}) {
+    const auto backend = device ? make_test_backend() : reference_backend();
     Workers workers(*backend, [] { return make_sign_muon({}); }, 3, {Shape{2, 3}});
     backend->zero(backend->compute_stream(), workers.item(0, 0).parameter);
     workers.step(1, 0.5, gradients);

@@ -84,8 +84,8 @@ std::vector<std::vector<Values>> gradients_of(int workers, const std::vector<Sha
 // Runs rule and literal definition side by side and compares parameters after every step. `advance` does one literal step.
 void compare(const MakeRule& make, const std::vector<Shape>& shapes, int workers,
              const std::function<void(Literal&, const std::vector<Values>& gradients, int64_t step)>& advance) {
-  for (const bool cpu : {false, true}) {
-    const auto backend = cpu ? make_cpu_backend() : reference_backend();
+  for (const bool device : {false, true}) {
+    const auto backend = device ? make_test_backend() : reference_backend();
     Workers found(*backend, make, workers, shapes);
     std::vector<Literal> expected;
     for (size_t i = 0; i < shapes.size(); ++i) expected.emplace_back(workers, shapes[i], i);
@@ -139,7 +139,7 @@ Values momentum_step(Values& m, const Values& g, double beta, bool sum, bool nes
 
 }  // namespace
 
-TEST_CASE("Sign-Muon is the vote on orthogonalised momenta", "[sign_muon]") {
+TEST_CASE("Sign-Muon is the vote on orthogonalised momenta", "[device][sign_muon]") {
   SignMuonOptions options;
   int workers = 3;
   SECTION("defaults") {}
@@ -168,7 +168,7 @@ TEST_CASE("Sign-Muon is the vote on orthogonalised momenta", "[sign_muon]") {
       });
 }
 
-TEST_CASE("Signum is the vote on momenta, signSGD on gradients", "[signum]") {
+TEST_CASE("Signum is the vote on momenta, signSGD on gradients", "[device][signum]") {
   SignumOptions options;
   int workers = 3;
   SECTION("defaults") {}
@@ -188,7 +188,7 @@ TEST_CASE("Signum is the vote on momenta, signSGD on gradients", "[signum]") {
           });
 }
 
-TEST_CASE("SignAdam is Adam on the vote of raw gradients", "[sign_adam]") {
+TEST_CASE("SignAdam is Adam on the vote of raw gradients", "[device][sign_adam]") {
   SignAdamOptions options;
   int workers = 3;
   SECTION("defaults") {}
@@ -214,7 +214,7 @@ TEST_CASE("SignAdam is Adam on the vote of raw gradients", "[sign_adam]") {
           });
 }
 
-TEST_CASE("Lion votes on the mix of gradient and momentum, then advances the momentum", "[lion]") {
+TEST_CASE("Lion votes on the mix of gradient and momentum, then advances the momentum", "[device][lion]") {
   LionOptions options;
   int workers = 3;
   SECTION("defaults") {}

@@ -28,14 +28,25 @@ using OutputBits = std::map<std::string, uint64_t>;
 // The plug-in that the build has made.
 std::unique_ptr<dmuon::Backend> open_reference(const dmuon::BackendOptions& options = {});
 
-OutputBits compare_matrix_kernels(dmuon::Backend& tested, dmuon::Backend& reference);
-OutputBits compare_attention_kernels(dmuon::Backend& tested, dmuon::Backend& reference);
-OutputBits compare_normalization_kernels(dmuon::Backend& tested, dmuon::Backend& reference);
-OutputBits compare_activation_kernels(dmuon::Backend& tested, dmuon::Backend& reference);
-OutputBits compare_embedding_loss_kernels(dmuon::Backend& tested, dmuon::Backend& reference);
+// How the tensors of a comparison are made. In bfloat16 (float16: batched products only) values are rounded before either side
+// sees them, and the norm of an output's error may be 1/100 (1/1000) of the output's.
+struct Precision {
+  dmuon::DType compute = dmuon::DType::float32;  // of activations and parameters
+  bool unaligned = false;                        // every tensor is a view that begins one element into its memory
+  // Everything at all sizes in aligned float32; a choice of sizes otherwise.
+  bool thorough() const { return compute == dmuon::DType::float32 && !unaligned; }
+};
+
+OutputBits compare_matrix_kernels(dmuon::Backend& tested, dmuon::Backend& reference, const Precision& precision = {});
+OutputBits compare_attention_kernels(dmuon::Backend& tested, dmuon::Backend& reference, const Precision& precision = {});
+OutputBits compare_normalization_kernels(dmuon::Backend& tested, dmuon::Backend& reference, const Precision& precision = {});
+OutputBits compare_activation_kernels(dmuon::Backend& tested, dmuon::Backend& reference, const Precision& precision = {});
+OutputBits compare_embedding_loss_kernels(dmuon::Backend& tested, dmuon::Backend& reference, const Precision& precision = {});
+// The five of them: what a model computes with.
+OutputBits compare_model_kernels(dmuon::Backend& tested, dmuon::Backend& reference, const Precision& precision = {});
 OutputBits compare_optimizer_kernels(dmuon::Backend& tested, dmuon::Backend& reference);
 OutputBits compare_sign_kernels(dmuon::Backend& tested, dmuon::Backend& reference);
-// All of them.
+// All of them in float32.
 OutputBits compare_all_kernels(dmuon::Backend& tested, dmuon::Backend& reference);
 
 // The entries whose kernels promise equal bits for any number of threads: batched products, the optimizer

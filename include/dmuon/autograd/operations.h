@@ -2,6 +2,10 @@
 // runs its kernel, and records its backward when the context says so. One .cpp per operation, forward and backward side
 // by side. [N, C] stands for any leading dimensions flattened.
 //
+// Outputs, and the gradients of activations, have the dtype of the input x; weights, biases and tables must have it, too. Where it is
+// bfloat16, the gradients of weights, biases and tables, statistics and losses are float32. DeviceError naming the operation where
+// the backend does not compute in the dtype (Backend::computes_in).
+//
 // Inputs passed by value may be overwritten when they are given up (std::move of the last handle): the output then takes
 // over their memory where the backward does not need them.
 #pragma once
@@ -46,7 +50,8 @@ ResidualNormalization residual_normalization(ExecutionContext& context, const Va
                                              double dropout, uint64_t operation, const Variable& weight, const Variable& bias,
                                              const NormalizationOptions& options);
 
-// Attention memory of one layer for generation: keys and values of past positions, [B, capacity, G*D].
+// Attention memory of one layer for generation: keys and values of past positions, [B, capacity, G*D]. Memory of another dtype
+// than the first keys' is made anew.
 struct AttentionCache {
   Tensor key, value;
   int64_t length = 0;  // positions filled

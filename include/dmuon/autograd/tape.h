@@ -58,7 +58,7 @@ class Tape {
 // defined. Throws ShapeError when a tensor assigned from outside has another element count or dtype.
 GradientTarget gradient_target(ExecutionContext& context, const Variable& variable, const Shape& shape, DType dtype);
 // A finished gradient: adopted as it is when it is the first contribution (no copy), otherwise added. The caller may
-// keep a handle and read it, but must not write it any more.
+// keep a handle and read it, but must not write it any more. One of a parameter is widened to float32 first where it is narrower.
 void contribute(ExecutionContext& context, const Variable& variable, Tensor gradient);
 // Takes the accumulated gradient out of an operation's output slot; undefined when none arrived.
 Tensor take_gradient(const Variable& output);

@@ -33,8 +33,9 @@ struct ShardedModelOptions {
   // 1: full parameters, full local gradients, owned state. 2: gradients are reduced per unit. 3: parameters exist outside
   // their owner only while a unit computes.
   int stage = 2;
-  std::vector<int> unit_stages;           // one per unit, or empty: `stage` for all
-  DType compute_dtype = DType::float32;   // of published values (float32 or bfloat16); masters are float32
+  std::vector<int> unit_stages;  // one per unit, or empty: `stage` for all
+  DType compute_dtype =
+      DType::float32;  // of published values (float32 or bfloat16), computed in where the backend can; masters are float32
   DType gradient_dtype = DType::float32;  // of gradients on their way (float32 or bfloat16); owners add in float32
   bool reduce_every_micro_batch = false;  // stage 1 too: reduce after every micro-batch instead of once a step
   bool overlap = true;                    // false: every collective is waited for at once; the same bits

@@ -138,7 +138,7 @@ class ShardedModel final : public UnitListener {
   const RankGrid& grid() const;
   const ShardedModelOptions& options() const;
   // The whole parameter as this rank computes with it. Undefined while its unit has no values here: at stage 3, and with a
-  // compute_dtype other than float32, outside the unit's scope and for_each_unit.
+  // compute_dtype that the backend does not compute in, outside the unit's scope and for_each_unit.
   Tensor value(int parameter) const;
 
   // Seconds a collective of the traffic classes may take from now on.

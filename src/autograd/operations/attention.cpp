@@ -28,6 +28,17 @@ Sizes check(const Variable& query, const Variable& key, const Variable& value, c
   return {q.size(0), q.size(1), heads, groups, channels};
 }
 
+// An empty cache takes the dtype of the first keys: at stage 3 it is made before any value is there to tell.
+void require_cache_dtype(ExecutionContext& context, DType dtype, AttentionCache& cache) {
+  if (cache.key.dtype() == dtype && cache.value.dtype() == dtype) return;
+  require_shape(cache.length == 0, "attention: keys are ", name_of(dtype), ", the cache holds ", cache.key.to_string());
+  for (Tensor* store : {&cache.key, &cache.value}) {
+    const Shape shape = store->shape();
+    *store = Tensor();  // its memory first
+    *store = context.allocate(shape, dtype, "attention cache");
+  }
+}
+
 // Appends to the cache and attends to all of it, one sequence at a time: its filled part is contiguous per sequence.
 Tensor attend_with_cache(ExecutionContext& context, const Variable& query, const Variable& key, const Variable& value, const Sizes& sizes,
                          const AttentionOptions& options, AttentionCache& cache) {
@@ -36,6 +47,7 @@ Tensor attend_with_cache(ExecutionContext& context, const Variable& query, const
                     cache.key.size(0) == sizes.batch && cache.key.size(2) == group_columns,
                 "attention: the cache must be [", sizes.batch, ", capacity, ", group_columns, "], found ",
                 cache.key.defined() ? cache.key.to_string() : "undefined");
+  require_cache_dtype(context, key.value().dtype(), cache);
   const int64_t past = cache.length;
   const int64_t total = past + sizes.length;
   require_shape(total <= cache.key.size(1), "attention: ", sizes.length, " positions after ", past, " exceed the cache's capacity ",
@@ -68,6 +80,7 @@ Tensor attend_with_cache(ExecutionContext& context, const Variable& query, const
 Variable attention(ExecutionContext& context, const Variable& query, const Variable& key, const Variable& value,
                    const AttentionOptions& options, AttentionCache* cache) {
   const Sizes sizes = check(query, key, value, options);
+  require_computes(context, "attention", query);
   if (cache != nullptr) {
     require_shape(context.tape == nullptr, "attention: a cache is for generation; it cannot be used while recording");
     return Variable(attend_with_cache(context, query, key, value, sizes, options, *cache));
@@ -95,7 +108,7 @@ Variable attention(ExecutionContext& context, const Variable& query, const Varia
     context.tape->push([output = output.without_value(), query = query.without_value(), key = key.without_value(),
                         value = value.without_value(), forward](ExecutionContext& at) {
       AttentionBackward backward;
-      const Tensor d_output = take_gradient(output);
+      const Tensor d_output = output_gradient("attention", output, forward.query.dtype());
       if (!d_output.defined()) return;
       backward.forward = forward;
       backward.d_output = d_output.reshape(forward.query.shape());

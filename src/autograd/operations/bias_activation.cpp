@@ -5,6 +5,7 @@ namespace dmuon {
 Variable bias_activation(ExecutionContext& context, Variable x, const Variable& bias, ActivationKind kind) {
   require_shape(x.value().rank() >= 1, "bias_activation: x must have at least one dimension, found ", x.to_string());
   require_vector("bias_activation", "bias", bias, x.value().size(-1), x.value());
+  require_computes(context, "bias_activation", x);
   const bool records = context.records({&x, &bias});
 
   ActivationForward forward;
@@ -18,7 +19,7 @@ Variable bias_activation(ExecutionContext& context, Variable x, const Variable& 
   if (records)
     context.tape->push(
         [output = output.without_value(), x_gradient = x.without_value(), saved = forward.input, kind, bias](ExecutionContext& at) mutable {
-          Tensor d_output = take_gradient(output);
+          Tensor d_output = output_gradient("bias_activation", output, saved.dtype());
           if (!d_output.defined()) return;
           ActivationBackward backward;
           backward.kind = kind;
@@ -26,7 +27,7 @@ Variable bias_activation(ExecutionContext& context, Variable x, const Variable& 
           backward.d_input = is_exclusive(d_output) ? d_output : at.allocate(saved.shape(), saved.dtype(), "gradient");
           backward.d_output = std::move(d_output);
           backward.input = std::move(saved);
-          const GradientTarget d_bias = target_of(at, bias, Shape{backward.input.size(-1)}, backward.input.dtype());
+          const GradientTarget d_bias = parameter_target(at, bias, Shape{backward.input.size(-1)}, backward.input.dtype());
           backward.d_bias = d_bias.tensor;
           backward.accumulate_bias = d_bias.accumulate;
           at.backend.activation().backward(at.stream, backward);

@@ -11,6 +11,14 @@ void require_shape(bool condition, const Parts&... message) {
   if (!condition) throw ShapeError(text(message...));
 }
 
+// Kernels trust dtypes: DeviceError naming the operation unless the backend computes in this one.
+inline void require_computes(const ExecutionContext& context, std::string_view operation, const Variable& x) {
+  const DType dtype = x.value().dtype();
+  if (!context.backend.computes_in(dtype))
+    throw DeviceError(text(operation, ": the backend \"", context.backend.name(), "\" does not compute in ", name_of(dtype),
+                           ", the dtype of ", x.to_string(), "; convert it to float32"));
+}
+
 // A vector parameter of `size` elements with x's dtype, or undefined.
 inline void require_vector(std::string_view operation, std::string_view what, const Variable& vector, int64_t size, const Tensor& x) {
   if (!vector.defined()) return;
@@ -48,10 +56,25 @@ inline bool is_given_up(const Variable& input) { return !input.parameter() && is
 // Statistics and losses of float16 and bfloat16 tensors are float32.
 inline DType statistics_dtype(DType dtype) { return dtype == DType::float64 ? dtype : DType::float32; }
 
-// Target for the gradient of a parameter-like input, or nothing when it needs none.
+// Target for the gradient of an activation, in its dtype, or nothing when it needs none.
 inline GradientTarget target_of(ExecutionContext& context, const Variable& variable, const Shape& shape, DType dtype) {
   if (!variable.requires_gradient()) return {};
   return gradient_target(context, variable, shape, dtype);
+}
+
+// The same for a weight, bias or table, whose gradient is float32 where values of `dtype` are narrower.
+inline GradientTarget parameter_target(ExecutionContext& context, const Variable& variable, const Shape& shape, DType dtype) {
+  return target_of(context, variable, shape, statistics_dtype(dtype));
+}
+
+// The gradient that has arrived at an operation's output, in the output's dtype; undefined when none has. It comes wider when
+// an operation took a computed bfloat16 value for its weight, bias or table: ShapeError, because kernels trust dtypes.
+inline Tensor output_gradient(std::string_view operation, const Variable& output, DType dtype) {
+  Tensor gradient = take_gradient(output);
+  require_shape(!gradient.defined() || gradient.dtype() == dtype, operation, ": the output is ", name_of(dtype),
+                ", its gradient arrived as ", gradient.defined() ? gradient.to_string() : "",
+                "; weights, biases and tables must be parameters when computing in ", name_of(dtype));
+  return gradient;
 }
 
 }  // namespace dmuon

@@ -8,6 +8,7 @@ Variable embedding(ExecutionContext& context, const Tensor& tokens, const Variab
   require_shape(tokens.rank() == 2, "embedding: tokens must be [B, T], found ", tokens.to_string());
   const Tensor& table = token_table.value();
   require_shape(table.rank() == 2, "embedding: the token table must be [V, C], found ", token_table.to_string());
+  require_computes(context, "embedding", token_table);
   const int64_t columns = table.size(1);
   if (position_table.defined()) {
     require_indices("embedding", "positions", positions);
@@ -37,13 +38,13 @@ Variable embedding(ExecutionContext& context, const Tensor& tokens, const Variab
                         token_shape = table.shape(), position_shape = position_table.defined() ? position_table.shape() : Shape(),
                         dtype = table.dtype()](ExecutionContext& at) {
       EmbeddingBackward backward;
-      backward.d_output = take_gradient(output);
+      backward.d_output = output_gradient("embedding", output, dtype);
       if (!backward.d_output.defined()) return;
       backward.tokens = tokens;
       backward.positions = positions;
       backward.dropout = mask;
-      const GradientTarget d_token = target_of(at, token_table, token_shape, dtype);
-      const GradientTarget d_position = target_of(at, position_table, position_shape, dtype);
+      const GradientTarget d_token = parameter_target(at, token_table, token_shape, dtype);
+      const GradientTarget d_position = parameter_target(at, position_table, position_shape, dtype);
       backward.d_token_table = d_token.tensor;
       backward.accumulate_token_table = d_token.accumulate;
       backward.d_position_table = d_position.tensor;

@@ -10,6 +10,7 @@ Variable linear(ExecutionContext& context, const Variable& x, const Variable& we
                 "], found ", weight.to_string());
   require_vector("linear", "bias", bias, matrix.size(0), input);
 
+  require_computes(context, "linear", x);
   Multiply forward;
   forward.a = as_matrix(input);
   forward.b = matrix;
@@ -23,14 +24,14 @@ Variable linear(ExecutionContext& context, const Variable& x, const Variable& we
   Variable output = make_output(value, records);
   if (records)
     // x's value is needed for the weight's gradient only.
-    context.tape->push([output = output.without_value(), x_gradient = x.without_value(), shape = input.shape(),
+    context.tape->push([output = output.without_value(), x_gradient = x.without_value(), shape = input.shape(), dtype = input.dtype(),
                         saved = weight.requires_gradient() ? forward.a : Tensor(), weight,
                         bias = bias.without_value()](ExecutionContext& at) mutable {
-      const Tensor taken = take_gradient(output);
+      const Tensor taken = output_gradient("linear", output, dtype);
       if (!taken.defined()) return;
       const Tensor d_output = as_matrix(taken);
       if (weight.requires_gradient()) {  // d_weight = d_output^T x
-        const GradientTarget target = gradient_target(at, weight, weight.shape(), d_output.dtype());
+        const GradientTarget target = parameter_target(at, weight, weight.shape(), dtype);
         Multiply product;
         product.a = d_output;
         product.transpose_a = true;
@@ -39,10 +40,10 @@ Variable linear(ExecutionContext& context, const Variable& x, const Variable& we
         product.beta = target.accumulate ? 1.0 : 0.0;
         at.backend.matrix().multiply(at.stream, product);
       }
-      if (const GradientTarget target = target_of(at, bias, Shape{d_output.size(1)}, d_output.dtype()); target.tensor.defined())
+      if (const GradientTarget target = parameter_target(at, bias, Shape{d_output.size(1)}, dtype); target.tensor.defined())
         at.backend.matrix().column_sum(at.stream, {d_output, target.tensor, target.accumulate});
       if (x_gradient.requires_gradient()) {  // d_x = d_output weight
-        const GradientTarget target = gradient_target(at, x_gradient, shape, d_output.dtype());
+        const GradientTarget target = gradient_target(at, x_gradient, shape, dtype);
         Multiply product;
         product.a = d_output;
         product.b = weight.value();

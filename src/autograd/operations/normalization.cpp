@@ -8,6 +8,7 @@ Variable normalization(ExecutionContext& context, const Variable& x, const Varia
   require_shape(input.rank() >= 1, "normalization: x must have at least one dimension, found ", x.to_string());
   require_vector("normalization", "weight", weight, input.size(-1), input);
   require_vector("normalization", "bias", bias, input.size(-1), input);
+  require_computes(context, "normalization", x);
 
   NormalizationForward forward;
   forward.kind = options.kind;
@@ -30,14 +31,14 @@ Variable normalization(ExecutionContext& context, const Variable& x, const Varia
       const Shape channels{normalized.size(-1)};
       NormalizationBackward backward;
       backward.kind = kind;
-      backward.d_output = take_gradient(output);
+      backward.d_output = output_gradient("normalization", output, normalized.dtype());
       if (!backward.d_output.defined()) return;
       backward.normalized_input = normalized;
       backward.mean = mean;
       backward.inverse_deviation = inverse_deviation;
       backward.weight = weight.value();
-      const GradientTarget d_weight = target_of(at, weight, channels, normalized.dtype());
-      const GradientTarget d_bias = target_of(at, bias, channels, normalized.dtype());
+      const GradientTarget d_weight = parameter_target(at, weight, channels, normalized.dtype());
+      const GradientTarget d_bias = parameter_target(at, bias, channels, normalized.dtype());
       backward.d_weight = d_weight.tensor;
       backward.accumulate_weight = d_weight.accumulate;
       backward.d_bias = d_bias.tensor;

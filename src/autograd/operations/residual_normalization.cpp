@@ -24,7 +24,7 @@ void backward_of_residual(ExecutionContext& context, const Saved& saved, Tensor 
     d_branch = context.allocate(d_residual.shape(), d_residual.dtype(), "gradient");
     context.backend.activation().dropout(context.stream, {d_residual, d_branch, saved.dropout});
   }
-  const GradientTarget d_bias = target_of(context, saved.branch_bias, Shape{d_residual.size(-1)}, d_residual.dtype());
+  const GradientTarget d_bias = parameter_target(context, saved.branch_bias, Shape{d_residual.size(-1)}, d_residual.dtype());
   if (d_bias.tensor.defined())
     context.backend.matrix().column_sum(context.stream,
                                         {as_matrix(d_branch.defined() ? d_branch : d_residual), d_bias.tensor, d_bias.accumulate});
@@ -32,8 +32,8 @@ void backward_of_residual(ExecutionContext& context, const Saved& saved, Tensor 
 }
 
 void backward_of_both(ExecutionContext& context, Saved& saved) {
-  Tensor d_residual = take_gradient(saved.residual);
-  Tensor d_output = take_gradient(saved.output);
+  Tensor d_residual = output_gradient("residual_normalization", saved.residual, saved.normalized_input.dtype());
+  Tensor d_output = output_gradient("residual_normalization", saved.output, saved.normalized_input.dtype());
   if (!d_output.defined()) {
     if (d_residual.defined()) backward_of_residual(context, saved, std::move(d_residual));
     return;
@@ -58,13 +58,13 @@ void backward_of_both(ExecutionContext& context, Saved& saved) {
   backward.weight = saved.weight.value();
   backward.dropout = saved.dropout;
   if (saved.dropout.probability > 0.0 && saved.branch.requires_gradient()) backward.d_branch = context.allocate(shape, dtype, "gradient");
-  const GradientTarget d_branch_bias = target_of(context, saved.branch_bias, channels, dtype);
+  const GradientTarget d_branch_bias = parameter_target(context, saved.branch_bias, channels, dtype);
   backward.d_branch_bias = d_branch_bias.tensor;
   backward.accumulate_branch_bias = d_branch_bias.accumulate;
-  const GradientTarget d_weight = target_of(context, saved.weight, channels, dtype);
+  const GradientTarget d_weight = parameter_target(context, saved.weight, channels, dtype);
   backward.d_weight = d_weight.tensor;
   backward.accumulate_weight = d_weight.accumulate;
-  const GradientTarget d_bias = target_of(context, saved.bias, channels, dtype);
+  const GradientTarget d_bias = parameter_target(context, saved.bias, channels, dtype);
   backward.d_bias = d_bias.tensor;
   backward.accumulate_bias = d_bias.accumulate;
   context.backend.normalization().backward(context.stream, backward);
@@ -86,6 +86,7 @@ ResidualNormalization residual_normalization(ExecutionContext& context, const Va
   require_vector("residual_normalization", "branch bias", branch_bias, columns, input);
   require_vector("residual_normalization", "weight", weight, columns, input);
   require_vector("residual_normalization", "bias", bias, columns, input);
+  require_computes(context, "residual_normalization", x);
 
   NormalizationForward forward;
   forward.kind = options.kind;

@@ -9,6 +9,7 @@ Variable softmax_cross_entropy(ExecutionContext& context, Variable logits, const
   require_indices("softmax_cross_entropy", "targets", targets);
   require_shape(targets.elements() == values.rows(), "softmax_cross_entropy: logits ", values.to_string(), " need ", values.rows(),
                 " targets, found ", targets.to_string());
+  require_computes(context, "softmax_cross_entropy", logits);
 
   SoftmaxCrossEntropy forward;
   forward.logits = as_matrix(values);

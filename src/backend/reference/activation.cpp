@@ -41,7 +41,7 @@ double derivative(ActivationKind kind, double x) {
 
 void Activation::forward(Stream& stream, const ActivationForward& f) {
   host_.launch(stream, "activation_forward", 0, {f.input, f.bias, f.output}, [f] {
-    with_type(f.input, [&](auto zero) {
+    with_model_type(f.input, [&](auto zero) {
       using T = decltype(zero);
       const T* input = f.input.data<T>();
       const T* bias = optional_data<T>(f.bias);
@@ -55,7 +55,7 @@ void Activation::forward(Stream& stream, const ActivationForward& f) {
 
 void Activation::backward(Stream& stream, const ActivationBackward& a) {
   host_.launch(stream, "activation_backward", 0, {a.input, a.bias, a.d_output, a.d_input, a.d_bias}, [a] {
-    with_type(a.input, [&](auto zero) {
+    with_model_type(a.input, [&](auto zero) {
       using T = decltype(zero);
       const T* input = a.input.data<T>();
       const T* bias = optional_data<T>(a.bias);
@@ -69,14 +69,14 @@ void Activation::backward(Stream& stream, const ActivationBackward& a) {
         d_input[i] = static_cast<T>(gradient);
         d_bias[static_cast<size_t>(i % columns)] += gradient;
       }
-      store_sums<T>(d_bias, a.d_bias, a.accumulate_bias);
+      store_sums<Wide<T>>(d_bias, a.d_bias, a.accumulate_bias);
     });
   });
 }
 
 void Activation::scaled_add(Stream& stream, const ScaledAdd& s) {
   host_.launch(stream, "scaled_add", 0, {s.x, s.y}, [s] {
-    with_type(s.y, [&](auto zero) {
+    with_model_type(s.y, [&](auto zero) {
       using T = decltype(zero);
       const T* x = s.x.data<T>();
       T* y = s.y.data<T>();
@@ -87,7 +87,7 @@ void Activation::scaled_add(Stream& stream, const ScaledAdd& s) {
 
 void Activation::dropout(Stream& stream, const ApplyDropout& d) {
   host_.launch(stream, "dropout", 0, {d.in, d.out}, [d] {
-    with_type(d.in, [&](auto zero) {
+    with_model_type(d.in, [&](auto zero) {
       using T = decltype(zero);
       const T* in = d.in.data<T>();
       T* out = d.out.data<T>();

@@ -51,7 +51,7 @@ void attend(const AttentionForward& f) {
   const T* key = f.key.data<T>();
   const T* value = f.value.data<T>();
   T* output = f.output.data<T>();
-  T* log_sum_exp = optional_data<T>(f.log_sum_exp);
+  Wide<T>* log_sum_exp = optional_data<Wide<T>>(f.log_sum_exp);
   const DropoutFactor factor(f.dropout, at.B * at.H * at.T * at.S);
   std::vector<double> scores(static_cast<size_t>(at.S)), row(static_cast<size_t>(at.D));
   for (int64_t b = 0; b < at.B; ++b)
@@ -65,7 +65,7 @@ void attend(const AttentionForward& f) {
         double total = 0;
         for (int64_t s = 0; s < at.visible(t); ++s) total += std::exp(scores[static_cast<size_t>(s)] - largest);
         const double lse = largest + std::log(total);
-        if (log_sum_exp) log_sum_exp[(b * at.H + h) * at.T + t] = static_cast<T>(lse);
+        if (log_sum_exp) log_sum_exp[(b * at.H + h) * at.T + t] = static_cast<Wide<T>>(lse);
 
         std::fill(row.begin(), row.end(), 0.0);
         for (int64_t s = 0; s < at.visible(t); ++s) {
@@ -87,7 +87,7 @@ void attend_backward(const AttentionBackward& a) {
   const T* key = f.key.data<T>();
   const T* value = f.value.data<T>();
   const T* output = f.output.data<T>();
-  const T* log_sum_exp = f.log_sum_exp.data<T>();
+  const Wide<T>* log_sum_exp = f.log_sum_exp.data<Wide<T>>();
   const T* d_output = a.d_output.data<T>();
   const DropoutFactor factor(f.dropout, at.B * at.H * at.T * at.S);
   std::vector<double> d_query(static_cast<size_t>(f.query.elements()), 0.0);
@@ -118,14 +118,14 @@ void attend_backward(const AttentionBackward& a) {
 
 void Attention::forward(Stream& stream, const AttentionForward& f) {
   host_.launch(stream, "attention_forward", flops_of(f), {f.query, f.key, f.value, f.output, f.log_sum_exp},
-               [f] { with_type(f.query, [&](auto zero) { attend<decltype(zero)>(f); }); });
+               [f] { with_model_type(f.query, [&](auto zero) { attend<decltype(zero)>(f); }); });
 }
 
 void Attention::backward(Stream& stream, const AttentionBackward& a) {
   const AttentionForward& f = a.forward;
   host_.launch(stream, "attention_backward", flops_of(a),
                {f.query, f.key, f.value, f.output, f.log_sum_exp, a.d_output, a.d_query, a.d_key, a.d_value},
-               [a] { with_type(a.d_output, [&](auto zero) { attend_backward<decltype(zero)>(a); }); });
+               [a] { with_model_type(a.d_output, [&](auto zero) { attend_backward<decltype(zero)>(a); }); });
 }
 
 }  // namespace dmuon::reference

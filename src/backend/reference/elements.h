@@ -1,13 +1,39 @@
 // What the reference kernels share: picking the element type, column sums that honour `accumulate`, and dropout.
 #pragma once
 
+#include <bit>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
+#include "backend/convert.h"
 #include "dmuon/backend/kernels.h"
 #include "dmuon/core/error.h"
 #include "dmuon/core/random.h"
 #include "dmuon/core/text.h"
+
+namespace dmuon::reference {
+
+// A bfloat16 element as the model's kernels use it: widened by every read, rounded once by every write.
+struct StoredBfloat16 {
+  uint16_t bits = 0;
+  StoredBfloat16() = default;
+  explicit StoredBfloat16(double value) { convert_elements(&value, DType::float64, &bits, DType::bfloat16, 1); }
+  operator double() const { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+};
+
+// What kernels on elements of type T keep in more than that: statistics, losses and the gradients of parameters.
+template <class T>
+using Wide = std::conditional_t<std::is_same_v<T, StoredBfloat16>, float, T>;
+
+}  // namespace dmuon::reference
+
+namespace dmuon {
+template <>
+struct DTypeOf<reference::StoredBfloat16> {
+  static constexpr DType value = DType::bfloat16;
+};
+}  // namespace dmuon
 
 namespace dmuon::reference {
 
@@ -20,8 +46,15 @@ void with_type(const Tensor& tensor, const Body& body) {
     case DType::float64:
       return body(double{});
     default:
-      throw ShapeError(text("the reference backend computes in float32 or float64, not ", tensor.to_string()));
+      throw ShapeError(
+          text("the reference backend computes in float32 or float64, the model's kernels in bfloat16 too, not ", tensor.to_string()));
   }
+}
+
+// The same for the kernels of the model, which compute in bfloat16 too.
+template <class Body>
+void with_model_type(const Tensor& tensor, const Body& body) {
+  return tensor.dtype() == DType::bfloat16 ? body(StoredBfloat16{}) : with_type(tensor, body);
 }
 
 // The same for any floating type.

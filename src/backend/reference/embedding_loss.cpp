@@ -18,14 +18,14 @@ void scatter_add(const Tensor& indices, const Tensor& d_output, const DropoutFac
   for (int64_t n = 0; n < d_output.rows(); ++n)
     for (int64_t j = 0; j < columns; ++j)
       sums[static_cast<size_t>(index[n] * columns + j)] += factor(n * columns + j) * gradient[n * columns + j];
-  store_sums<T>(sums, d_table, accumulate);
+  store_sums<Wide<T>>(sums, d_table, accumulate);
 }
 
 }  // namespace
 
 void EmbeddingLoss::embedding_forward(Stream& stream, const EmbeddingForward& f) {
   host_.launch(stream, "embedding_forward", 0, {f.tokens, f.positions, f.token_table, f.position_table, f.output}, [f] {
-    with_type(f.output, [&](auto zero) {
+    with_model_type(f.output, [&](auto zero) {
       using T = decltype(zero);
       const int64_t columns = f.output.size(-1);
       const int32_t* tokens = f.tokens.data<int32_t>();
@@ -46,7 +46,7 @@ void EmbeddingLoss::embedding_forward(Stream& stream, const EmbeddingForward& f)
 
 void EmbeddingLoss::embedding_backward(Stream& stream, const EmbeddingBackward& a) {
   host_.launch(stream, "embedding_backward", 0, {a.tokens, a.positions, a.d_output, a.d_token_table, a.d_position_table}, [a] {
-    with_type(a.d_output, [&](auto zero) {
+    with_model_type(a.d_output, [&](auto zero) {
       using T = decltype(zero);
       const DropoutFactor factor(a.dropout, a.d_output.elements());
       scatter_add<T>(a.tokens, a.d_output, factor, a.d_token_table, a.accumulate_token_table);
@@ -57,7 +57,7 @@ void EmbeddingLoss::embedding_backward(Stream& stream, const EmbeddingBackward& 
 
 void EmbeddingLoss::softmax_cross_entropy(Stream& stream, const SoftmaxCrossEntropy& x) {
   host_.launch(stream, "softmax_cross_entropy", 0, {x.logits, x.targets, x.losses}, [x] {
-    with_type(x.logits, [&](auto zero) {
+    with_model_type(x.logits, [&](auto zero) {
       using T = decltype(zero);
       const int64_t columns = x.logits.size(-1);
       for (int64_t n = 0; n < x.logits.rows(); ++n) {
@@ -68,7 +68,7 @@ void EmbeddingLoss::softmax_cross_entropy(Stream& stream, const SoftmaxCrossEntr
         double total = 0;
         for (int64_t j = 0; j < x.classes; ++j) total += std::exp(logits[j] - largest);
         const double log_sum_exp = largest + std::log(total);
-        x.losses.data<T>()[n] = static_cast<T>(masked ? 0.0 : log_sum_exp - logits[target]);
+        x.losses.data<Wide<T>>()[n] = static_cast<Wide<T>>(masked ? 0.0 : log_sum_exp - logits[target]);
         if (!x.write_gradient) continue;
         for (int64_t j = 0; j < columns; ++j) {
           const bool counted = !masked && j < x.classes;

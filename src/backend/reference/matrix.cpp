@@ -25,23 +25,31 @@ double dot(const Operand<T>& a, const Operand<T>& b, int64_t row, int64_t column
 
 int64_t inner_size(const Tensor& a, bool transposed) { return transposed ? a.rows() : a.size(-1); }
 
+template <class T, class Result>
+void multiply_into(const Multiply& m) {
+  const Operand<T> a(m.a, m.transpose_a), b(m.b, m.transpose_b);
+  const T* bias = optional_data<T>(m.bias);
+  Result* c = m.c.data<Result>();
+  const int64_t rows = m.c.rows(), columns = m.c.size(-1), inner = inner_size(m.a, m.transpose_a);
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j) {
+      double value = m.alpha * dot(a, b, i, j, inner);
+      if (m.beta != 0.0) value += m.beta * c[i * columns + j];
+      if (bias) value += bias[j];
+      c[i * columns + j] = static_cast<Result>(value);
+    }
+}
+
 }  // namespace
 
 void Matrix::multiply(Stream& stream, const Multiply& m) {
   host_.launch(stream, "multiply", flops_of(m), {m.a, m.b, m.c, m.bias}, [m] {
-    with_type(m.c, [&](auto zero) {
+    with_model_type(m.a, [&](auto zero) {
       using T = decltype(zero);
-      const Operand<T> a(m.a, m.transpose_a), b(m.b, m.transpose_b);
-      const T* bias = optional_data<T>(m.bias);
-      T* c = m.c.data<T>();
-      const int64_t rows = m.c.rows(), columns = m.c.size(-1), inner = inner_size(m.a, m.transpose_a);
-      for (int64_t i = 0; i < rows; ++i)
-        for (int64_t j = 0; j < columns; ++j) {
-          double value = m.alpha * dot(a, b, i, j, inner);
-          if (m.beta != 0.0) value += m.beta * c[i * columns + j];
-          if (bias) value += bias[j];
-          c[i * columns + j] = static_cast<T>(value);
-        }
+      if (m.c.dtype() == m.a.dtype())
+        multiply_into<T, T>(m);
+      else
+        multiply_into<T, Wide<T>>(m);
     });
   });
 }
@@ -72,14 +80,14 @@ void Matrix::batched_product(Stream& stream, const BatchedProduct& p) {
 
 void Matrix::column_sum(Stream& stream, const ColumnSum& s) {
   host_.launch(stream, "column_sum", 0, {s.in, s.out}, [s] {
-    with_type(s.in, [&](auto zero) {
+    with_model_type(s.in, [&](auto zero) {
       using T = decltype(zero);
       const T* in = s.in.data<T>();
       const int64_t columns = s.in.size(-1);
       std::vector<double> sums(static_cast<size_t>(columns), 0.0);
       for (int64_t i = 0; i < s.in.rows(); ++i)
         for (int64_t j = 0; j < columns; ++j) sums[static_cast<size_t>(j)] += in[i * columns + j];
-      store_sums<T>(sums, s.out, s.accumulate);
+      store_sums<Wide<T>>(sums, s.out, s.accumulate);
     });
   });
 }

@@ -34,8 +34,8 @@ void normalize(const NormalizationForward& f) {
     for (int64_t j = 0; j < columns; ++j) variance += (x[j] - mean) * (x[j] - mean);
     variance /= static_cast<double>(columns);
     const double inverse_deviation = 1.0 / std::sqrt(variance + f.epsilon);
-    if (centred) f.mean.data<T>()[i] = static_cast<T>(mean);
-    f.inverse_deviation.data<T>()[i] = static_cast<T>(inverse_deviation);
+    if (centred) f.mean.data<Wide<T>>()[i] = static_cast<Wide<T>>(mean);
+    f.inverse_deviation.data<Wide<T>>()[i] = static_cast<Wide<T>>(inverse_deviation);
     T* output = f.output.data<T>() + first;
     for (int64_t j = 0; j < columns; ++j)
       output[j] = static_cast<T>(weight[j] * ((x[j] - mean) * inverse_deviation) + (bias ? bias[j] : T{0}));
@@ -59,8 +59,8 @@ void normalize_backward(const NormalizationBackward& a) {
     const int64_t first = i * columns;
     const T* x = a.normalized_input.data<T>() + first;
     const T* d_output = a.d_output.data<T>() + first;
-    const double mean = centred ? a.mean.data<T>()[i] : 0.0;
-    const double inverse_deviation = a.inverse_deviation.data<T>()[i];
+    const double mean = centred ? a.mean.data<Wide<T>>()[i] : 0.0;
+    const double inverse_deviation = a.inverse_deviation.data<Wide<T>>()[i];
     double gradient_mean = 0, product_mean = 0;
     for (size_t j = 0; j < width; ++j) {
       normalized[j] = (x[j] - mean) * inverse_deviation;
@@ -82,9 +82,9 @@ void normalize_backward(const NormalizationBackward& a) {
       d_branch_bias[j] += through_mask;
     }
   }
-  store_sums<T>(d_weight, a.d_weight, a.accumulate_weight);
-  store_sums<T>(d_bias, a.d_bias, a.accumulate_bias);
-  store_sums<T>(d_branch_bias, a.d_branch_bias, a.accumulate_branch_bias);
+  store_sums<Wide<T>>(d_weight, a.d_weight, a.accumulate_weight);
+  store_sums<Wide<T>>(d_bias, a.d_bias, a.accumulate_bias);
+  store_sums<Wide<T>>(d_branch_bias, a.d_branch_bias, a.accumulate_branch_bias);
 }
 
 }  // namespace
@@ -92,14 +92,14 @@ void normalize_backward(const NormalizationBackward& a) {
 void Normalization::forward(Stream& stream, const NormalizationForward& f) {
   host_.launch(stream, "normalization_forward", 0,
                {f.input, f.branch, f.branch_bias, f.residual, f.weight, f.bias, f.output, f.mean, f.inverse_deviation},
-               [f] { with_type(f.input, [&](auto zero) { normalize<decltype(zero)>(f); }); });
+               [f] { with_model_type(f.input, [&](auto zero) { normalize<decltype(zero)>(f); }); });
 }
 
 void Normalization::backward(Stream& stream, const NormalizationBackward& a) {
   host_.launch(stream, "normalization_backward", 0,
                {a.d_output, a.d_residual, a.normalized_input, a.mean, a.inverse_deviation, a.weight, a.d_input, a.d_branch, a.d_branch_bias,
                 a.d_weight, a.d_bias},
-               [a] { with_type(a.d_output, [&](auto zero) { normalize_backward<decltype(zero)>(a); }); });
+               [a] { with_model_type(a.d_output, [&](auto zero) { normalize_backward<decltype(zero)>(a); }); });
 }
 
 }  // namespace dmuon::reference

@@ -1,6 +1,6 @@
 // The reference backend: every kernel in the plainest form that is certainly right, single-threaded, for float32 and
-// float64 tensors. It is the specification other backends are compared with and, in float64, the ground for gradient
-// checks. Arithmetic is in double; a float32 result is rounded once, when it is stored.
+// float64 tensors, those of the model for bfloat16 too. It is the specification other backends are compared with and, in
+// float64, the ground for gradient checks. Arithmetic is in double; a narrower result is rounded once, when it is stored.
 #pragma once
 
 #include "backend/host_backend.h"
@@ -98,6 +98,7 @@ class ReferenceBackend final : public HostBackend {
   explicit ReferenceBackend(const BackendOptions& options) : HostBackend(options) {}
   std::string name() const override { return "reference"; }
   BackendInformation information() const override { return {"host, plain loops", "baseline", "plain loops", 1}; }
+  bool computes_in(DType dtype) const override { return dtype == DType::float32 || dtype == DType::float64 || dtype == DType::bfloat16; }
   MatrixKernels& matrix() override { return matrix_; }
   AttentionKernels& attention() override { return attention_; }
   NormalizationKernels& normalization() override { return normalization_; }
