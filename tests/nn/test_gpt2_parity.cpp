@@ -6,9 +6,12 @@
 #include "dmuon/optim/muon.h"
 #include "nn/tiny_model.h"
 #include "support/paths.h"
+#include "support/test_device.h"
 
 using namespace dmuon;
 using namespace dmuon::test;
+using dmuon::testing::make_test_backend;
+using dmuon::testing::test_device_is_cuda;
 
 namespace {
 
@@ -156,10 +159,36 @@ TEST_CASE("loss and gradients equal PyTorch's on the CPU backend") {
   }
 }
 
+TEST_CASE("loss and gradients equal PyTorch's on the device", "[device]") {
+  check_gradients_of(*make_test_backend(), DType::float32, 1e-6, 1e-5);
+}
+
 TEST_CASE("three steps of AdamW and Muon equal PyTorch's") {
   check_training(*reference_backend(), DType::float64, 1e-9);
   check_training(*reference_backend(), DType::float32, 1e-5);
-  check_training(*make_cpu_backend(), DType::float32, 1e-5);
+}
+
+TEST_CASE("three steps of AdamW and Muon on the device", "[device]") {
+  // A device orthogonalises in float16: half a percent of an update.
+  check_training(*make_test_backend(), DType::float32, test_device_is_cuda() ? 1e-3 : 1e-5);
+}
+
+TEST_CASE("a device equals the reference on a model longer than its tiles", "[device]") {
+  const Json settings =
+      with(tiny_settings(), {{"width", 40}, {"heads", 5}, {"context_length", 83}, {"dropout", 0.1}, {"vocabulary_size", 77}});
+  const Batch batch = random_batch(2, 83, 77);
+  const auto reference = reference_backend(), backend = make_test_backend();
+  Instance exact(*reference, settings), instance(*backend, settings, DType::float32);
+  const std::vector<double> expected_losses = run(exact, batch, true, 0.1);
+  CHECK(relative_difference(run(instance, batch, true, 0.1), expected_losses) < 1e-6);
+  const Values expected = exact.gradients();
+  for (const auto& [name, gradient] : instance.gradients()) {
+    INFO(name);
+    if (name.find("key.bias") != std::string::npos)
+      CHECK(norm(gradient) < 1e-5);
+    else
+      CHECK(relative_difference(gradient, expected.at(name)) < 1e-5);
+  }
 }
 
 TEST_CASE("the CPU backend equals the reference on a model longer than its tiles, in every host mode") {
