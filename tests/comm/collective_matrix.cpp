@@ -37,25 +37,58 @@ Tensor make(Allocator& allocator, int64_t elements) {
                 DTypeOf<T>::value);
 }
 
+template <class T>
+Tensor make(Matrix& m, int64_t elements) {
+  if (m.device == nullptr) return make<T>(m.allocator, elements);
+  return m.device->allocate(Shape{elements}, DTypeOf<T>::value, MemoryCategory::gradients, "test");
+}
+
 // A buffer of a collective.
 template <class T>
 Tensor buffer_of(Matrix& m, int64_t elements) {
-  if (m.backend == nullptr) return make<T>(m.allocator, elements);
+  if (m.backend == nullptr) return make<T>(m, elements);
   return m.group.allocate(*m.backend, {elements}, DTypeOf<T>::value, MemoryCategory::gradients, "shared");
 }
 
+// The host's view of a tensor. `device`: the backend whose memory it is, null for the host's own.
 template <class T>
-void fill(const Tensor& tensor, int rank, int salt) {
-  const Opened opened(tensor);
-  for (int64_t i = 0; i < tensor.elements(); ++i) tensor.data<T>()[i] = value_at<T>(rank, i, salt);
+void write(Backend* device, const Tensor& tensor, const std::function<T(int64_t)>& value) {
+  std::vector<T> host(static_cast<size_t>(tensor.elements()));
+  for (int64_t i = 0; i < tensor.elements(); ++i) host[static_cast<size_t>(i)] = value(i);
+  if (host.empty()) return;
+  if (device == nullptr) {
+    const Opened opened(tensor);
+    std::memcpy(tensor.raw(), host.data(), host.size() * sizeof(T));
+    return;
+  }
+  device->copy_from_host(device->compute_stream(), host.data(), tensor);
+  device->compute_stream().synchronize();
 }
 
 template <class T>
-int64_t first_difference(const Tensor& tensor, const std::function<T(int64_t)>& expected) {
-  const Opened opened(tensor);
+std::vector<T> read(Backend* device, const Tensor& tensor) {
+  std::vector<T> host(static_cast<size_t>(tensor.elements()));
+  if (host.empty()) return host;
+  if (device == nullptr) {
+    const Opened opened(tensor);
+    std::memcpy(host.data(), tensor.raw(), host.size() * sizeof(T));
+  } else {
+    device->copy_to_host(device->compute_stream(), tensor, host.data());
+  }
+  return host;
+}
+
+template <class T>
+void fill(Backend* device, const Tensor& tensor, int rank, int salt) {
+  write<T>(device, tensor, [&](int64_t i) { return value_at<T>(rank, i, salt); });
+}
+
+template <class T>
+int64_t first_difference(Backend* device, const Tensor& tensor, const std::function<T(int64_t)>& expected) {
+  const std::vector<T> found = read<T>(device, tensor);
   for (int64_t i = 0; i < tensor.elements(); ++i) {
     const T want = expected(i);
-    if (std::memcmp(&tensor.data<T>()[i], &want, sizeof(T)) != 0) return i;
+    if (std::memcmp(&found[static_cast<size_t>(i)], &want, sizeof(T)) != 0) return i;
   }
   return -1;
 }
@@ -117,10 +150,10 @@ void broadcast_of(Matrix& m) {
   for (int64_t elements : sizes_for<T>(m))
     for (int root = 0; root < m.group.size(); ++root) {
       const Tensor data = buffer_of<T>(m, elements);
-      fill<T>(data, m.group.rank(), 1 + root);
+      fill<T>(m.device, data, m.group.rank(), 1 + root);
       m.group.broadcast(m.stream, data, root);
       m.stream.record().wait();
-      const int64_t at = first_difference<T>(data, [&](int64_t i) { return value_at<T>(root, i, 1 + root); });
+      const int64_t at = first_difference<T>(m.device, data, [&](int64_t i) { return value_at<T>(root, i, 1 + root); });
       m.check(at < 0, text("broadcast of ", data.to_string(), " from ", root, " differs at ", at));
     }
 }
@@ -130,10 +163,11 @@ void all_reduce_of(Matrix& m, std::vector<ReduceOperation> operations) {
   for (int64_t elements : sizes_for<T>(m))
     for (ReduceOperation operation : operations) {
       const Tensor data = buffer_of<T>(m, elements);
-      fill<T>(data, m.group.rank(), 7);
+      fill<T>(m.device, data, m.group.rank(), 7);
       m.group.all_reduce(m.stream, data, operation);
       m.stream.record().wait();
-      const int64_t at = first_difference<T>(data, [&](int64_t i) { return static_cast<T>(reduced<T>(m.group.size(), i, 7, operation)); });
+      const int64_t at =
+          first_difference<T>(m.device, data, [&](int64_t i) { return static_cast<T>(reduced<T>(m.group.size(), i, 7, operation)); });
       m.check(at < 0, text("all_reduce ", static_cast<int>(operation), " of ", data.to_string(), " differs at ", at));
     }
 }
@@ -144,11 +178,11 @@ void all_gather_of(Matrix& m) {
     for (int kind = 0; kind < (elements == m.large ? 2 : 5); ++kind) {
       const std::vector<int64_t> cuts = make_cuts(m.group.size(), elements, kind);
       const Tensor data = buffer_of<T>(m, elements);
-      fill<T>(data, m.group.rank(), 3);
+      fill<T>(m.device, data, m.group.rank(), 3);
       const auto form = static_cast<GatherForm>(std::is_same_v<T, float> ? kind % 4 : 0);
       m.group.all_gather_v(m.stream, data, cuts, form);
       m.stream.record().wait();
-      const int64_t at = first_difference<T>(data, [&](int64_t i) {
+      const int64_t at = first_difference<T>(m.device, data, [&](int64_t i) {
         int owner = m.group.rank();  // outside all segments: untouched
         for (int r = 0; r < m.group.size(); ++r)
           if (i >= cuts[static_cast<size_t>(r)] && i < cuts[static_cast<size_t>(r) + 1]) owner = r;
@@ -169,13 +203,13 @@ void reduce_scatter_of(Matrix& m) {
         const int64_t first = cuts[rank];
         const int64_t own = cuts[rank + 1] - first;
         const Tensor data = buffer_of<T>(m, elements);
-        fill<T>(data, m.group.rank(), 5);
-        const Tensor result = form == 2 ? data.flat(first, own) : make<R>(m.allocator, own);
-        if (form == 1) fill<R>(result, 100, 6);
+        fill<T>(m.device, data, m.group.rank(), 5);
+        const Tensor result = form == 2 ? data.flat(first, own) : make<R>(m, own);
+        if (form == 1) fill<R>(m.device, result, 100, 6);
         m.group.reduce_scatter_v(m.stream, data, cuts, result, form == 1);
         m.stream.record().wait();
         using A = Accumulated<T>;
-        const int64_t at = first_difference<R>(result, [&](int64_t i) {
+        const int64_t at = first_difference<R>(m.device, result, [&](int64_t i) {
           const A sum = reduced<T>(m.group.size(), first + i, 5, ReduceOperation::sum);
           if (form != 1) return static_cast<R>(sum);
           const A before = static_cast<A>(value_at<R>(100, i, 6));
@@ -187,7 +221,7 @@ void reduce_scatter_of(Matrix& m) {
         m.check(at < 0, text("reduce_scatter_v of ", data.to_string(), " cuts ", kind, " form ", form, " into ", result.to_string(),
                              " differs at ", at));
         if (form == 2) continue;
-        const int64_t changed = first_difference<T>(data, [&](int64_t i) { return value_at<T>(m.group.rank(), i, 5); });
+        const int64_t changed = first_difference<T>(m.device, data, [&](int64_t i) { return value_at<T>(m.group.rank(), i, 5); });
         m.check(changed < 0, text("reduce_scatter_v of ", data.to_string(), " changed its buffer at ", changed));
       }
 }
@@ -244,21 +278,20 @@ void Matrix::all_to_all_v() {
       send_cuts.push_back(send_cuts.back() + count(group.rank(), r));
       receive_cuts.push_back(receive_cuts.back() + count(r, group.rank()));
     }
-    const Tensor out = make<float>(allocator, send_cuts.back());
-    const Tensor in = make<float>(allocator, receive_cuts.back());
-    {
-      const Opened opened(out);
-      for (int r = 0; r < n; ++r)
-        for (int64_t i = 0; i < count(group.rank(), r); ++i)
-          out.data<float>()[send_cuts[static_cast<size_t>(r)] + i] = value_at<float>(group.rank(), i, r);
-    }
+    const Tensor out = make<float>(*this, send_cuts.back());
+    const Tensor in = make<float>(*this, receive_cuts.back());
+    write<float>(device, out, [&](int64_t i) {
+      int r = 0;
+      while (i >= send_cuts[static_cast<size_t>(r) + 1]) ++r;
+      return value_at<float>(group.rank(), i - send_cuts[static_cast<size_t>(r)], r);
+    });
     group.all_to_all_v(stream, out, send_cuts, in, receive_cuts);
     stream.record().wait();
-    const Opened opened(in);
+    const std::vector<float> found = read<float>(device, in);
     for (int r = 0; r < n; ++r) {
       int64_t wrong = 0;
       for (int64_t i = 0; i < count(r, group.rank()); ++i)
-        wrong += in.data<float>()[receive_cuts[static_cast<size_t>(r)] + i] != value_at<float>(r, i, group.rank());
+        wrong += found[static_cast<size_t>(receive_cuts[static_cast<size_t>(r)] + i)] != value_at<float>(r, i, group.rank());
       check(wrong == 0, text("all_to_all_v of unit ", unit, " from rank ", r, ": ", wrong, " wrong"));
     }
   }
@@ -308,11 +341,11 @@ void Matrix::split() {
     if (r % 2 == group.rank() % 2) members.push_back(r);
   check(half->size() == static_cast<int>(members.size()), "size of a half");
   check(members[static_cast<size_t>(half->rank())] == group.rank(), "rank in a half");
-  const Tensor data = make<float>(allocator, 5000);
-  fill<float>(data, group.rank(), 11);
+  const Tensor data = make<float>(*this, 5000);
+  fill<float>(device, data, group.rank(), 11);
   half->all_reduce(stream, data, ReduceOperation::sum);
   stream.record().wait();
-  const int64_t at = first_difference<float>(data, [&](int64_t i) {
+  const int64_t at = first_difference<float>(device, data, [&](int64_t i) {
     float sum = value_at<float>(members[0], i, 11);
     for (size_t m = 1; m < members.size(); ++m) sum += value_at<float>(members[m], i, 11);
     return sum;
@@ -339,14 +372,14 @@ void Matrix::nodes() {
     const int per_node = group.size() / nodes;
     check(divided->rank() == group.rank() && divided->size() == group.size(), "the same ranks");
     for (int r = 0; r < group.size(); ++r) check(divided->node(r) == r / per_node, "node of a rank");
-    Matrix{*divided, stream, allocator, check, {1, 4099}, 70001}.all_reduce();
+    Matrix{*divided, stream, allocator, check, {1, 4099}, 70001, nullptr, device}.all_reduce();
     const TrafficBytes traffic = divided->traffic();
     check((traffic.inside > 0) == (per_node > 1), text("bytes inside virtual nodes: ", traffic.inside));
     check((traffic.between > 0) == (nodes > 1), text("bytes between virtual nodes: ", traffic.between));
     // A column of one rank per node has no traffic inside.
     const auto column = divided->split(group.rank() % per_node, group.rank(), "column");
     check(column->size() == nodes && column->node(column->size() - 1) == nodes - 1, "a column keeps its nodes");
-    Matrix{*column, stream, allocator, check, {4099}, 70001}.reduce_scatter_v();
+    Matrix{*column, stream, allocator, check, {4099}, 70001, nullptr, device}.reduce_scatter_v();
     check(column->traffic().inside == 0, "a column sends between nodes only");
   }
 }
@@ -356,9 +389,11 @@ void Matrix::null_transport() {
   const auto null = make_null_communicator(group, silent);
   const auto part = null->split(0, group.rank(), "null");
   check(null->size() == group.size() && part->rank() == group.rank(), "ranks of the null transport");
-  const Tensor data = make<float>(allocator, 1000);
-  const auto untouched = [&] { return first_difference<float>(data, [&](int64_t i) { return value_at<float>(group.rank(), i, 13); }) < 0; };
-  fill<float>(data, group.rank(), 13);
+  const Tensor data = make<float>(*this, 1000);
+  const auto untouched = [&] {
+    return first_difference<float>(device, data, [&](int64_t i) { return value_at<float>(group.rank(), i, 13); }) < 0;
+  };
+  fill<float>(device, data, group.rank(), 13);
   const int64_t before = part->bytes_sent();
   part->all_reduce(stream, data, ReduceOperation::sum);
   part->broadcast(stream, data, 0);
@@ -367,7 +402,7 @@ void Matrix::null_transport() {
   const double one = 1;
   check(part->all_reduce(std::span(&one, 1), ReduceOperation::sum)[0] == group.size(), "control operations are real");
   *silent = false;
-  Matrix{*part, stream, allocator, check, {1009}, 1}.all_reduce();
+  Matrix{*part, stream, allocator, check, {1009}, 1, nullptr, device}.all_reduce();
 }
 
 void Matrix::bad_arguments() {
@@ -379,8 +414,8 @@ void Matrix::bad_arguments() {
       check(std::string(error.what()).find(named) != std::string::npos, text(what, " says: ", error.what()));
     }
   };
-  const Tensor data = make<float>(allocator, 10);
-  const Tensor bytes = make<uint8_t>(allocator, 10);
+  const Tensor data = make<float>(*this, 10);
+  const Tensor bytes = make<uint8_t>(*this, 10);
   std::vector<int64_t> cuts(static_cast<size_t>(group.size()) + 1, 10);
   expect(
       "a missing root", [&] { group.broadcast(stream, data, group.size()); }, text("root ", group.size()));
@@ -430,8 +465,8 @@ void two_groups(Communicator& world, Allocator& allocator, const Check& check) {
   for (int u = 0; u < units; ++u) {
     gradients.push_back(make<float>(allocator, elements));
     parameters.push_back(make<float>(allocator, elements));
-    fill<float>(gradients.back(), world.rank(), 20 + u);
-    fill<float>(parameters.back(), world.rank(), 40 + u);
+    fill<float>(nullptr, gradients.back(), world.rank(), 20 + u);
+    fill<float>(nullptr, parameters.back(), world.rank(), 40 + u);
   }
   std::vector<Event> done;
   for (int u = 0; u < units; ++u) {
@@ -449,10 +484,10 @@ void two_groups(Communicator& world, Allocator& allocator, const Check& check) {
   check(world.all_reduce(std::span(&one, 1), ReduceOperation::sum)[0] == world.size(), "a control operation beside the streams");
   for (const Event& event : done) event.wait();
   for (int u = 0; u < units; ++u) {
-    int64_t at = first_difference<float>(gradients[static_cast<size_t>(u)].flat(first, own),
+    int64_t at = first_difference<float>(nullptr, gradients[static_cast<size_t>(u)].flat(first, own),
                                          [&](int64_t i) { return reduced<float>(world.size(), first + i, 20 + u, ReduceOperation::sum); });
     check(at < 0, text("unit ", u, ": reduced gradients differ at ", at));
-    at = first_difference<float>(parameters[static_cast<size_t>(u)], [&](int64_t i) {
+    at = first_difference<float>(nullptr, parameters[static_cast<size_t>(u)], [&](int64_t i) {
       int owner = 0;
       while (i >= cuts[static_cast<size_t>(owner) + 1]) ++owner;
       return value_at<float>(owner, i, 40 + u);

@@ -23,6 +23,8 @@ struct Matrix {
   int64_t large = 700003;  // several pieces; only for float32
   // If given, buffers come from group.allocate: memory that ranks of one host may reach in place.
   Backend* backend = nullptr;
+  // If given, all tensors are its, and `stream` is one of its streams; the host looks at them through copies.
+  Backend* device = nullptr;
 
   void barrier();
   void broadcast();

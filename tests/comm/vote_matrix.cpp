@@ -39,28 +39,22 @@ bool result_of(Pattern pattern, int workers, int64_t element, int64_t any_elemen
   return 2 * votes > workers;
 }
 
-struct Opened {
-  explicit Opened(const Tensor& t) : tensor(t) { tensor.storage()->open(); }
-  ~Opened() { tensor.storage()->close(); }
-  Tensor tensor;
-};
-
 // Element i is bit i % 64 of word i / 64; elements beyond `elements` are 0.
 template <class Bit>
-void set_bits(const Tensor& words, int64_t elements, Bit bit) {
-  const Opened opened(words);
-  for (int64_t w = 0; w < words.elements(); ++w) {
-    uint64_t word = 0;
-    for (int64_t i = 64 * w; i < std::min(64 * w + 64, elements); ++i) word |= uint64_t{bit(i)} << (i - 64 * w);
-    words.data<int64_t>()[w] = static_cast<int64_t>(word);
-  }
+void set_bits(Backend& backend, const Tensor& words, int64_t elements, Bit bit) {
+  std::vector<uint64_t> host(static_cast<size_t>(words.elements()));
+  for (int64_t i = 0; i < elements; ++i) host[static_cast<size_t>(i / 64)] |= uint64_t{bit(i)} << (i % 64);
+  if (host.empty()) return;
+  backend.copy_from_host(backend.compute_stream(), host.data(), words);
+  backend.compute_stream().synchronize();
 }
 
 template <class Bit>
-int64_t first_difference(const Tensor& words, int64_t elements, Bit bit) {
-  const Opened opened(words);
+int64_t first_difference(Backend& backend, const Tensor& words, int64_t elements, Bit bit) {
+  std::vector<uint64_t> host(static_cast<size_t>(words.elements()));
+  if (!host.empty()) backend.copy_to_host(backend.compute_stream(), words, host.data());
   for (int64_t i = 0; i < elements; ++i)
-    if ((static_cast<uint64_t>(words.data<int64_t>()[i / 64]) >> (i % 64) & 1) != uint64_t{bit(i)}) return i;
+    if ((host[static_cast<size_t>(i / 64)] >> (i % 64) & 1) != uint64_t{bit(i)}) return i;
   return -1;
 }
 
@@ -90,11 +84,11 @@ void VoteMatrix::results() {
     for (const auto& [words, pattern] : cases) {
       const int64_t any_words = std::vector<int64_t>{0, std::min<int64_t>(words, 1), words / 2, words}[static_cast<size_t>(step % 4)];
       const Tensor data = words_of(backend, words);
-      set_bits(data, 64 * words, [&](int64_t i) { return vote_of(pattern, group.rank(), workers, i); });
+      set_bits(backend, data, 64 * words, [&](int64_t i) { return vote_of(pattern, group.rank(), workers, i); });
       transport->vote(stream, data, any_words, step);
       stream.record().wait();
       const int64_t at =
-          first_difference(data, 64 * words, [&](int64_t i) { return result_of(pattern, workers, i, 64 * any_words, step); });
+          first_difference(backend, data, 64 * words, [&](int64_t i) { return result_of(pattern, workers, i, 64 * any_words, step); });
       check(at < 0, text(name_of(kind), ", ", words, " words, ", any_words, " of header, pattern ", static_cast<int>(pattern), ", step ",
                          step, ": bit ", at, " differs"));
       step += 1 + workers / 2;
@@ -107,11 +101,11 @@ void VoteMatrix::odd_bits() {
     const auto transport = make_vote_transport(backend, group, kind, 65);
     for (const int64_t elements : {1, 7, 8, 31, 32, 33, 63, 64, 65, 4097}) {
       const Tensor data = words_of(backend, (elements + 63) / 64);
-      set_bits(data, elements, [&](int64_t i) { return vote_of(Pattern::random, group.rank(), group.size(), i); });
+      set_bits(backend, data, elements, [&](int64_t i) { return vote_of(Pattern::random, group.rank(), group.size(), i); });
       transport->vote(stream, data, 0, elements);
       stream.record().wait();
       const int64_t at =
-          first_difference(data, elements, [&](int64_t i) { return result_of(Pattern::random, group.size(), i, 0, elements); });
+          first_difference(backend, data, elements, [&](int64_t i) { return result_of(Pattern::random, group.size(), i, 0, elements); });
       check(at < 0, text(name_of(kind), ": bit ", at, " of ", elements, " differs"));
     }
   }
@@ -126,7 +120,7 @@ void VoteMatrix::bytes() {
     for (const int64_t words : {int64_t{0}, int64_t{1}, workers - 1, equal, equal + 1}) {
       const auto transport = make_vote_transport(backend, group, kind, words);
       const Tensor data = words_of(backend, words);
-      set_bits(data, 64 * words, [&](int64_t i) { return i % 3 == 0; });
+      set_bits(backend, data, 64 * words, [&](int64_t i) { return i % 3 == 0; });
       const TrafficBytes before = transport->traffic();
       transport->vote(stream, data, 0, 1);
       stream.record().wait();
@@ -171,10 +165,10 @@ void VoteMatrix::choice() {
   const std::string expected = group.size() == 1 ? "one worker" : text("for ", group.size(), " workers, 64,000 votes");
   check(transport->choice().find(expected) != std::string::npos, text("choice: ", transport->choice()));
   const Tensor data = words_of(backend, 1000);
-  set_bits(data, 64000, [&](int64_t i) { return vote_of(Pattern::random, group.rank(), group.size(), i); });
+  set_bits(backend, data, 64000, [&](int64_t i) { return vote_of(Pattern::random, group.rank(), group.size(), i); });
   transport->vote(stream, data, 1, 3);
   stream.record().wait();
-  check(first_difference(data, 64000, [&](int64_t i) { return result_of(Pattern::random, group.size(), i, 64, 3); }) < 0,
+  check(first_difference(backend, data, 64000, [&](int64_t i) { return result_of(Pattern::random, group.size(), i, 64, 3); }) < 0,
         "the chosen transport votes");
 }
 

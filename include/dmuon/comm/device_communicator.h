@@ -20,7 +20,7 @@ class Backend;
 // - All operations of all groups must be entered by one thread, in one order on all ranks: the thread that made this one
 //   (CommunicationError else). NCCL needs it, as its kernels wait for each other on the device.
 // - Reductions add in rank order here, too, in float32 for bfloat16 and float16: the terms travel, a kernel adds them. So
-//   results have the bits of the CPU path. Sums and extrema of int8, int32, int64 and uint8, where order does not matter,
+//   results have the bits of the CPU path. Large all-reduces of int8, int32, int64 and uint8, where order does not matter,
 //   are NCCL's own.
 // - Whether ranks entered different operations is seen only when one of them expires, or, with the environment variable
 //   DMUON_CHECK_COLLECTIVES=1 (slow: every operation waits for all ranks), before each.

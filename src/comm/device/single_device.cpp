@@ -1,11 +1,11 @@
 #include "comm/device/single_device.h"
 
 #include <cstdlib>
+#include <vector>
 
 #include "comm/arguments.h"
 #include "comm/reduction.h"
 #include "dmuon/backend/backend.h"
-#include "dmuon/core/text.h"
 
 namespace dmuon {
 namespace {
@@ -38,15 +38,9 @@ class SingleDevice final : public Communicator {
     const Tensor own = buffer.flat().flat(cuts[0], cuts[1] - cuts[0]);
     if (own.elements() == 0 || (own.raw() == result.raw() && !accumulate)) return;
     if (!accumulate) return backend_.copy(stream, own, result);
-    if (result.dtype() != DType::float32)
-      throw ShapeError(text("reduce_scatter_v: one rank adds to float32 on a device, not to ", result.to_string()));
-    Tensor terms = own;
-    if (own.dtype() != DType::float32) {
-      terms = backend_.allocate(own.shape(), DType::float32, MemoryCategory::communication, "widened terms");
-      backend_.copy(stream, own, terms);
-    }
+    if (own.dtype() != DType::float32) return add_on_host(stream, own, result);
     ScaledAdd add;
-    add.x = terms, add.y = result.flat(), add.alpha = 1.0, add.accumulate = true;
+    add.x = own, add.y = result.flat(), add.alpha = 1.0, add.accumulate = true;
     backend_.activation().scaled_add(stream, add);
   }
   void all_to_all_v(Stream& stream, const Tensor& send, std::span<const int64_t> send_cuts, const Tensor& receive,
@@ -78,6 +72,16 @@ class SingleDevice final : public Communicator {
   std::unique_ptr<Communicator> wrap(std::unique_ptr<Communicator> group) const {
     Communicator& like = *group;
     return std::make_unique<SingleDevice>(backend_, like, std::move(group));
+  }
+
+  // Types that no training adds in a group of one; blocks.
+  void add_on_host(Stream& stream, const Tensor& own, const Tensor& result) {
+    std::vector<char> terms(static_cast<size_t>(own.bytes())), sum(static_cast<size_t>(result.bytes()));
+    backend_.copy_to_host(stream, own, terms.data());
+    backend_.copy_to_host(stream, result, sum.data());
+    const void* source = terms.data();
+    reduce_in_order({own.dtype(), result.dtype(), ReduceOperation::sum}, {&source, 1}, own.elements(), sum.data(), true);
+    backend_.copy_from_host(stream, sum.data(), result);
   }
 
   Backend& backend_;

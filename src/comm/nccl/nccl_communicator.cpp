@@ -54,6 +54,7 @@ void NcclCommunicator::all_reduce(Stream& stream, const Tensor& data, ReduceOper
   check_reducible("all_reduce", data.dtype(), operation);
   nccl_->enter(stream, {.kind = OperationKind::all_reduce, .dtype = data.dtype(), .reduction = operation, .elements = data.elements()},
                [&] { nccl::all_reduce(*nccl_, stream, data, operation); });
+  if (gathered_whole(data)) return count([&](int) { return data.bytes(); });
   // As if every rank reduced one part of it and gave it to the others, which is what any algorithm moves at least.
   const int64_t share = divide_up(data.elements(), size());
   const auto part = [&](int r) {

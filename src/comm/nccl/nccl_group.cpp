@@ -4,6 +4,7 @@
 #include <cstring>
 #include <sstream>
 
+#include "comm/backoff.h"
 #include "comm/expiry.h"
 #include "dmuon/core/text.h"
 
@@ -95,7 +96,7 @@ void NcclGroup::connect(Communicator& control) {
 // With mutex_. Until NCCL has taken the last call.
 void NcclGroup::await_ready(const char* what) {
   Deadline deadline(group_->deadline_seconds());
-  for (;;) {
+  for (Backoff backoff;; backoff.pause()) {
     ncclResult_t state = ncclSuccess;
     if (const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state); asked != ncclSuccess) state = asked;
     if (state == ncclSuccess) return;
@@ -105,7 +106,6 @@ void NcclGroup::await_ready(const char* what) {
                                     " did not finish within ", format_duration(deadline.seconds()),
                                     ". Remedy: see that the hosts reach each other (NCCL_SOCKET_IFNAME, NCCL_DEBUG=INFO), or raise the "
                                     "deadline in the configuration"));
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
 }
 
@@ -137,7 +137,7 @@ void NcclGroup::warm_up() {
 void NcclGroup::enter(Stream& stream, Operation operation, const std::function<void()>& body, const std::vector<int64_t>& send_counts,
                       const std::vector<int64_t>& receive_counts) {
   group_->check();
-  operation.sequence = group_->next_sequence();
+  operation.sequence = ++sequence_;
   if (!next_label_.empty()) operation.label = std::exchange(next_label_, {});
   if (std::this_thread::get_id() != session_->thread)
     throw CommunicationError(text(operation.describe(), " of group \"", group_->name(), "\" on ", group_->who(group_->rank()),

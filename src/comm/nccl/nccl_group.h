@@ -80,7 +80,8 @@ class NcclGroup final : public cuda::Supervisor, public std::enable_shared_from_
   std::shared_ptr<Session> session_;
   std::shared_ptr<Group> group_;
   Communicator* control_ = nullptr;
-  std::mutex mutex_;  // of everything below
+  int64_t sequence_ = 0;  // of device operations; control operations have their own numbers
+  std::mutex mutex_;      // of everything below
   ncclComm_t comm_ = nullptr;
   std::deque<InFlight> in_flight_;
   Operation current_;  // being entered

@@ -9,7 +9,6 @@
 namespace dmuon::nccl {
 namespace {
 
-constexpr int64_t small_all_reduce_bytes = int64_t{64} << 10;
 constexpr int64_t staging_bytes = int64_t{32} << 20;  // of the pieces of a reduction, all ranks' together
 constexpr int64_t piece_alignment = 64;               // elements
 
@@ -112,6 +111,8 @@ void gather_padded(NcclGroup& group, Stream& stream, const Tensor& buffer, std::
 
 }  // namespace
 
+bool gathered_whole(const Tensor& data) { return data.bytes() <= int64_t{16} << 10; }
+
 void broadcast(NcclGroup& group, Stream& stream, const Tensor& data, int root) {
   if (data.bytes() == 0) return;
   group.call(stream, "nccl broadcast", {data}, [&](ncclComm_t comm, cudaStream_t handle) {
@@ -162,18 +163,18 @@ void all_reduce(NcclGroup& group, Stream& stream, const Tensor& data, ReduceOper
   const int size = group.group().size(), rank = group.group().rank();
   const int64_t elements = data.elements();
   if (elements == 0) return;
-  if (const auto type = exact_type(data.dtype())) {
-    group.call(stream, "nccl all_reduce", {data}, [&](ncclComm_t comm, cudaStream_t handle) {
-      group.check(ncclAllReduce(data.raw(), data.raw(), static_cast<size_t>(elements), *type, nccl_operation(operation), comm, handle));
-    });
-    return;
-  }
-  if (data.bytes() <= small_all_reduce_bytes) {
+  if (gathered_whole(data)) {
     const Tensor staging = group.backend().allocate({size * elements}, data.dtype(), MemoryCategory::communication, "an all-reduce");
     group.backend().copy(stream, data.flat(), staging.flat(rank * elements, elements));
     gather_equal(group, stream, staging);
     return cuda::reduce_in_rank_order(group.backend(), stream,
                                       {data.flat(), staging, data.flat(), elements, rank, size, rank_operation(operation), false});
+  }
+  if (const auto type = exact_type(data.dtype())) {
+    group.call(stream, "nccl all_reduce", {data}, [&](ncclComm_t comm, cudaStream_t handle) {
+      group.check(ncclAllReduce(data.raw(), data.raw(), static_cast<size_t>(elements), *type, nccl_operation(operation), comm, handle));
+    });
+    return;
   }
   std::vector<int64_t> cuts;
   const int64_t share = round_up(divide_up(elements, size), piece_alignment);

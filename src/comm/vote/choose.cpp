@@ -47,19 +47,19 @@ VoteLinks agreed(Communicator& all, const VoteLinks& links) {
 }  // namespace
 
 VoteChoice choose(Backend& backend, Communicator& group, Communicator& all, const NodeGroups& groups, const VoteSize& own_size) {
-  const auto stream = make_inline_stream();
+  Stream& stream = backend.compute_stream();
   const VoteSize size = agreed(all, own_size);
-  const VoteLinks links = agreed(all, measure_links(backend, group, groups, *stream));
+  const VoteLinks links = agreed(all, measure_links(backend, group, groups, stream));
   std::vector<VoteCandidate> candidates = vote_candidates(size, links);
   const double limit = std::min(similar * candidates[0].predicted_seconds, quick_seconds);
   const auto slow = std::find_if(candidates.begin(), candidates.end(), [&](const VoteCandidate& c) { return c.predicted_seconds > limit; });
   const size_t measured = std::min(static_cast<size_t>(slow - candidates.begin()), most_measured);
   if (measured > 1 && !backend.shape_only()) {
     const Tensor words = group.allocate(backend, {own_size.words}, DType::int64, MemoryCategory::communication, "measured votes");
-    backend.zero(*stream, words);
+    backend.zero(stream, words);
     for (size_t i = 0; i < measured; ++i) {
       const auto transport = make(backend, group, candidates[i].kind, groups, own_size.words, "");
-      candidates[i].measured_seconds = measured_seconds(*transport, all, *stream, words);
+      candidates[i].measured_seconds = measured_seconds(*transport, all, stream, words);
     }
   }
   return choose_vote_transport(size, links, std::move(candidates));
