@@ -141,6 +141,7 @@ class DeviceMemory {
   unsigned char* shadow(const void* address) const {
     return shadow_ == nullptr ? nullptr : shadow_ + (static_cast<const unsigned char*>(address) - base_);
   }
+  bool has_shadow() const { return shadow_ != nullptr; }
   void keep_shadow() { shadow_ = reserve(arena_bytes); }
 
   std::mutex pinned_mutex;
@@ -226,6 +227,7 @@ std::string range_error(const void* address, size_t bytes) {
 std::string damaged_red_zone() { return DeviceMemory::only().damaged_some(); }
 
 void check_accesses() { DeviceMemory::only().keep_shadow(); }
+bool accesses_are_checked() { return DeviceMemory::only().has_shadow(); }
 unsigned char* shadow_of(const void* address) { return DeviceMemory::only().shadow(address); }
 void mark_written(void* address, size_t bytes) {
   if (!is_device_memory(address) || bytes == 0) return;

@@ -37,6 +37,7 @@ void mark_written(void* address, size_t bytes);
 // A byte for each of device memory: 0 out of bounds, 1 never written, 2 written. Kept when `check_accesses` was called before the
 // first allocation; nullptr otherwise.
 void check_accesses();
+bool accesses_are_checked();
 unsigned char* shadow_of(const void* address);
 
 }  // namespace cuda_on_host

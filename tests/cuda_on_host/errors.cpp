@@ -82,7 +82,7 @@ cudaError_t sticky_error() {
 cudaError_t call_error(const char* function) {
   if (const cudaError_t error = sticky_error(); error != cudaSuccess) return last = error;
   if (!fails_now(function)) return cudaSuccess;
-  return last = std::strstr(function, "Alloc") != nullptr ? cudaErrorMemoryAllocation : cudaErrorUnknown;
+  return last = std::strstr(function, "lloc") != nullptr ? cudaErrorMemoryAllocation : cudaErrorUnknown;
 }
 
 cudaError_t remember(cudaError_t error, const std::string& text) {

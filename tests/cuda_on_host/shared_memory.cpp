@@ -17,6 +17,7 @@ struct SharedMemory {
   std::vector<SharedVariable> variables;
   size_t dynamic_bytes = 0;
   uint64_t dynamic_seen = 0;
+  uintptr_t lowest = ~uintptr_t{0}, highest = 0;  // addresses of all variables and their red zones
   alignas(1024) unsigned char dynamic[most_shared_bytes + shared_red_zone];
 };
 
@@ -47,6 +48,8 @@ bool is_poison(const void* source, size_t bytes) {
 
 void begin_shared_memory(size_t dynamic_bytes) {
   memory().variables.clear();
+  memory().lowest = ~uintptr_t{0};
+  memory().highest = 0;
   memory().dynamic_bytes = dynamic_bytes;
 }
 
@@ -56,6 +59,8 @@ void register_shared(const char* name, void* address, size_t bytes, uint64_t& se
   auto& variables = memory().variables;
   if (std::none_of(variables.begin(), variables.end(), [&](const SharedVariable& v) { return v.memory == begin; })) {
     variables.push_back({name, begin, bytes});
+    memory().lowest = std::min(memory().lowest, reinterpret_cast<uintptr_t>(begin));
+    memory().highest = std::max(memory().highest, reinterpret_cast<uintptr_t>(begin + bytes + shared_red_zone));
     std::memset(begin + bytes, red, shared_red_zone);
     size_t total = 0;
     for (const SharedVariable& v : variables) total += v.bytes;
@@ -79,6 +84,11 @@ std::string end_shared_memory() {
         return std::string("shared memory \"") + v.name + "\" of " + std::to_string(v.bytes) + " bytes was written " + std::to_string(i) +
                " bytes behind its end";
   return {};
+}
+
+bool may_be_shared(const void* address) {
+  const auto a = reinterpret_cast<uintptr_t>(address);
+  return a >= memory().lowest && a < memory().highest;
 }
 
 const SharedVariable* shared_variable_at(const void* address) {

@@ -15,8 +15,7 @@ constexpr uint16_t poison = 0x7ff1;
 void fill_poison(void* memory, size_t bytes);
 bool is_poison(const void* memory, size_t bytes);
 
-// Around a kernel with so much dynamic shared memory; the end reports, with fail-free text, a variable whose red zone was
-// written. Empty when all is well.
+// Around a kernel with so much dynamic shared memory; the end describes a variable whose red zone was written, if there is one.
 void begin_shared_memory(size_t dynamic_bytes);
 std::string end_shared_memory();
 
@@ -27,5 +26,7 @@ struct SharedVariable {
 };
 // The variable of the running kernel that holds `address` or its red zone; nullptr: no shared memory.
 const SharedVariable* shared_variable_at(const void* address);
+// False: certainly none; quick.
+bool may_be_shared(const void* address);
 
 }  // namespace cuda_on_host

@@ -8,11 +8,11 @@ using namespace kernel_suite;
 namespace {
 
 // The whole suite of one family, twice: the second run must give the same bits.
-void check_family(OutputBits (*compare)(Backend&, Backend&)) {
+void check_family(OutputBits (*compare)(Backend&, Backend&, const Precision&)) {
   const auto reference = open_reference();
   const auto backend = open_backend_plugin(DMUON_CUDA_ON_HOST);
-  const OutputBits first = compare(*backend, *reference);
-  CHECK(first == compare(*backend, *reference));
+  const OutputBits first = compare(*backend, *reference, {});
+  CHECK(first == compare(*backend, *reference, {}));
 }
 
 }  // namespace
