@@ -39,7 +39,16 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], const
 template <class T>
 __device__ __forceinline__ uint32_t pack_pair(float low, float high);
 
+// 2^x as the special function unit gives it, within two units in the last place; subnormal results are zero.
+__device__ __forceinline__ float exp2_approximate(float x);
+
 #ifdef __CUDACC__
+
+__device__ __forceinline__ float exp2_approximate(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 
 template <class T>
 __device__ __forceinline__ void mma_16x8x16(MmaC& c, const MmaA& a, const MmaB& b) {
@@ -78,6 +87,8 @@ __device__ __forceinline__ uint32_t pack_pair(float low, float high) {
 }
 
 #else
+
+inline float exp2_approximate(float x) { return exp2f(x); }
 
 namespace host_form {
 
