@@ -26,8 +26,8 @@ TEST_CASE("the guarded and deferred doubles compute the same bits") {
   BackendOptions options;
   options.mode = GENERATE(HostMode::guarded, HostMode::deferred);
   auto tested = kernel_suite::open_reference(options);
-  for (auto* compare :
-       {kernel_suite::compare_attention_kernels, kernel_suite::compare_normalization_kernels, kernel_suite::compare_embedding_loss_kernels})
-    CHECK(compare(*tested, *reference, {}) == compare(*plain, *reference, {}));
-  CHECK(kernel_suite::compare_optimizer_kernels(*tested, *reference) == kernel_suite::compare_optimizer_kernels(*plain, *reference));
+  using Compare = kernel_suite::OutputBits (*)(Backend&, Backend&);
+  const Compare families[] = {kernel_suite::compare_attention_kernels, kernel_suite::compare_normalization_kernels,
+                              kernel_suite::compare_embedding_loss_kernels, kernel_suite::compare_optimizer_kernels};
+  for (const Compare compare : families) CHECK(compare(*tested, *reference) == compare(*plain, *reference));
 }

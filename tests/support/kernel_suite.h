@@ -37,13 +37,20 @@ struct Precision {
   bool thorough() const { return compute == dmuon::DType::float32 && !unaligned; }
 };
 
-OutputBits compare_matrix_kernels(dmuon::Backend& tested, dmuon::Backend& reference, const Precision& precision = {});
-OutputBits compare_attention_kernels(dmuon::Backend& tested, dmuon::Backend& reference, const Precision& precision = {});
-OutputBits compare_normalization_kernels(dmuon::Backend& tested, dmuon::Backend& reference, const Precision& precision = {});
-OutputBits compare_activation_kernels(dmuon::Backend& tested, dmuon::Backend& reference, const Precision& precision = {});
-OutputBits compare_embedding_loss_kernels(dmuon::Backend& tested, dmuon::Backend& reference, const Precision& precision = {});
+OutputBits compare_matrix_kernels(dmuon::Backend& tested, dmuon::Backend& reference, const Precision& precision);
+OutputBits compare_attention_kernels(dmuon::Backend& tested, dmuon::Backend& reference, const Precision& precision);
+OutputBits compare_normalization_kernels(dmuon::Backend& tested, dmuon::Backend& reference, const Precision& precision);
+OutputBits compare_activation_kernels(dmuon::Backend& tested, dmuon::Backend& reference, const Precision& precision);
+OutputBits compare_embedding_loss_kernels(dmuon::Backend& tested, dmuon::Backend& reference, const Precision& precision);
 // The five of them: what a model computes with.
-OutputBits compare_model_kernels(dmuon::Backend& tested, dmuon::Backend& reference, const Precision& precision = {});
+OutputBits compare_model_kernels(dmuon::Backend& tested, dmuon::Backend& reference, const Precision& precision);
+
+// In aligned float32.
+OutputBits compare_matrix_kernels(dmuon::Backend& tested, dmuon::Backend& reference);
+OutputBits compare_attention_kernels(dmuon::Backend& tested, dmuon::Backend& reference);
+OutputBits compare_normalization_kernels(dmuon::Backend& tested, dmuon::Backend& reference);
+OutputBits compare_activation_kernels(dmuon::Backend& tested, dmuon::Backend& reference);
+OutputBits compare_embedding_loss_kernels(dmuon::Backend& tested, dmuon::Backend& reference);
 OutputBits compare_optimizer_kernels(dmuon::Backend& tested, dmuon::Backend& reference);
 OutputBits compare_sign_kernels(dmuon::Backend& tested, dmuon::Backend& reference);
 // All of them in float32.
