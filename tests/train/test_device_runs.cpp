@@ -1,0 +1,86 @@
+// Whole runs of dmuon_train on a device beside those of the CPU: in float32 they report the same losses, in bfloat16 nearly the same;
+// what was saved resumes to the bit. The device is the one under test, or the reference backend where that is the CPU.
+#include <cmath>
+
+#include "support/catch.h"
+#include "support/test_device.h"
+#include "train/run_support.h"
+
+using namespace dmuon;
+using dmuon::testing::Ended;
+using dmuon::testing::SmallRun;
+
+namespace {
+
+std::string on_device() { return dmuon::testing::test_device_is_cuda() ? "--set device=cuda " : "--set device=reference "; }
+const std::string in_bfloat16 = "--set distribution.compute_dtype=bfloat16 ";
+
+std::vector<double> values_of(const SmallRun& run, const std::string& output, const std::string& key) {
+  std::vector<double> values;
+  const std::string metrics = run.metrics(output);
+  for (size_t at = metrics.find(key + "="); at != std::string::npos; at = metrics.find(key + "=", at + 1))
+    values.push_back(std::stod(metrics.substr(at + key.size() + 1)));
+  return values;
+}
+
+void train(const SmallRun& run, const std::string& output, const std::string& arguments) {
+  const Ended ended = run.train(1, output, arguments, "", 240);
+  INFO(output << "\n" << ended.output);
+  REQUIRE(ended.exit_code == 0);
+}
+
+// Every loss of training and of validation.
+void check_losses(const SmallRun& run, const std::string& found, const std::string& expected, double tolerance) {
+  for (const char* key : {"train_loss", "validation_loss"}) {
+    const std::vector<double> a = values_of(run, found, key), b = values_of(run, expected, key);
+    REQUIRE(!b.empty());
+    REQUIRE(a.size() == b.size());
+    for (size_t i = 0; i < a.size(); ++i) {
+      INFO(found << ": " << key << " " << i);
+      CHECK(a[i] == Approx(b[i]).epsilon(tolerance));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a run on the device reports the losses of the CPU, with AdamW, with Muon and with votes", "[device]") {
+  const SmallRun run;
+  const std::pair<std::string, std::string> rules[] = {
+      {"adamw", "--set optimizer.matrix.rule=adamw --set optimizer.matrix.learning_rate=0.002 "},
+      {"muon", ""},
+      {"signum", "--set optimizer.matrix.rule=signum --set optimizer.matrix.learning_rate=0.002 "}};
+  for (const auto& [name, arguments] : rules) {
+    train(run, name + "_cpu", arguments + "--set device=cpu");
+    train(run, name, arguments + on_device());
+    check_losses(run, name, name + "_cpu", 1e-4);
+    CHECK(run.metrics(name) != run.metrics(name + "_cpu"));  // another device: it did run there
+  }
+}
+
+TEST_CASE("a run in bfloat16 follows the one in float32, recomputed or not, and resumes to the bit", "[device]") {
+  const SmallRun run;
+  const std::string longer = "--set training.steps=30 ";
+  train(run, "single", longer + "--set device=cpu");
+  train(run, "narrow", longer + on_device() + in_bfloat16);
+  check_losses(run, "narrow", "single", 2e-2);
+  train(run, "recomputed", longer + on_device() + in_bfloat16 + "--set training.recompute=true");
+  CHECK(run.metrics("recomputed") == run.metrics("narrow"));
+  train(run, "gathered", longer + on_device() + in_bfloat16 + "--set distribution.stage=3");
+  CHECK(run.metrics("gathered") == run.metrics("narrow"));
+
+  CHECK(run.train(1, "parts", longer + on_device() + in_bfloat16, "DMUON_CRASH_AT=after_rename", 240).exit_code != 0);
+  train(run, "parts", longer + on_device() + in_bfloat16 + "--resume must");
+  CHECK(run.metrics("parts") == run.metrics("narrow"));
+  CHECK(run.tensors("parts", 28) == run.tensors("narrow", 28));
+  // Checkpoints hold the float32 masters: a run in float32 takes them, on the CPU too.
+  train(run, "widened", longer + "--set training.steps=31 --set device=cpu --resume " + run.path("narrow"));
+}
+
+TEST_CASE("a model trained in bfloat16 writes its samples with its own values", "[device]") {
+  const SmallRun run;
+  const std::string arguments = on_device() + in_bfloat16 + "--set sample.tokens=20 --set sample.prompt=word ";
+  train(run, "resident", arguments);
+  train(run, "gathered", arguments + "--set distribution.stage=3");
+  CHECK(run.tensors("resident", 12) == run.tensors("gathered", 12));
+}
