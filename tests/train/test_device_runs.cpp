@@ -14,6 +14,10 @@ namespace {
 
 std::string on_device() { return dmuon::testing::test_device_is_cuda() ? "--set device=cuda " : "--set device=reference "; }
 const std::string in_bfloat16 = "--set distribution.compute_dtype=bfloat16 ";
+// Kernels of a device run on the host here, or as plain loops: small shapes, few evaluations.
+const std::string small =
+    "--set model.layers=1 --set model.width=16 --set training.batch_tokens=48 --set evaluation.interval=0 --set "
+    "evaluation.maximum_tokens=96 ";
 
 std::vector<double> values_of(const SmallRun& run, const std::string& output, const std::string& key) {
   std::vector<double> values;
@@ -24,7 +28,7 @@ std::vector<double> values_of(const SmallRun& run, const std::string& output, co
 }
 
 void train(const SmallRun& run, const std::string& output, const std::string& arguments) {
-  const Ended ended = run.train(1, output, arguments, "", 240);
+  const Ended ended = run.train(1, output, small + arguments, "", 240);
   INFO(output << "\n" << ended.output);
   REQUIRE(ended.exit_code == 0);
 }
@@ -69,7 +73,7 @@ TEST_CASE("a run in bfloat16 follows the one in float32, recomputed or not, and 
   train(run, "gathered", longer + on_device() + in_bfloat16 + "--set distribution.stage=3");
   CHECK(run.metrics("gathered") == run.metrics("narrow"));
 
-  CHECK(run.train(1, "parts", longer + on_device() + in_bfloat16, "DMUON_CRASH_AT=after_rename", 240).exit_code != 0);
+  CHECK(run.train(1, "parts", small + longer + on_device() + in_bfloat16, "DMUON_CRASH_AT=after_rename", 240).exit_code != 0);
   train(run, "parts", longer + on_device() + in_bfloat16 + "--resume must");
   CHECK(run.metrics("parts") == run.metrics("narrow"));
   CHECK(run.tensors("parts", 28) == run.tensors("narrow", 28));
@@ -79,7 +83,7 @@ TEST_CASE("a run in bfloat16 follows the one in float32, recomputed or not, and 
 
 TEST_CASE("a model trained in bfloat16 writes its samples with its own values", "[device]") {
   const SmallRun run;
-  const std::string arguments = on_device() + in_bfloat16 + "--set sample.tokens=20 --set sample.prompt=word ";
+  const std::string arguments = on_device() + in_bfloat16 + "--set sample.tokens=8 --set sample.prompt=word ";
   train(run, "resident", arguments);
   train(run, "gathered", arguments + "--set distribution.stage=3");
   CHECK(run.tensors("resident", 12) == run.tensors("gathered", 12));
