@@ -24,13 +24,13 @@ UpdateItem item_of(Backend& backend, const UpdateRule& rule, const Shape& shape)
 }  // namespace
 
 TEST_CASE("every rule publishes the parameter it leaves, in float32 and in bfloat16", "[device]") {
-  std::vector<std::unique_ptr<UpdateRule>> rules;
-  rules.push_back(make_adamw({}));
-  rules.push_back(make_sgd({}));
-  rules.push_back(make_muon(muon_options("keller")));
   const Shape shape{33, 70};
   const auto dtype = GENERATE(DType::float32, DType::bfloat16);
-  for (const auto& backend : {reference_backend(), make_test_backend()})
+  for (const auto& backend : {reference_backend(), make_test_backend()}) {
+    std::vector<std::unique_ptr<UpdateRule>> rules;  // a rule belongs to the device of its first step
+    rules.push_back(make_adamw({}));
+    rules.push_back(make_sgd({}));
+    rules.push_back(make_muon(muon_options("keller")));
     for (const auto& rule : rules) {
       INFO(rule->name() << " " << backend->name() << " " << name_of(dtype));
       std::vector<UpdateItem> plain = {item_of(*backend, *rule, shape)}, publishing = {item_of(*backend, *rule, shape)};
@@ -45,6 +45,7 @@ TEST_CASE("every rule publishes the parameter it leaves, in float32 and in bfloa
       backend->copy(backend->compute_stream(), plain.front().parameter, converted);
       CHECK((to_doubles(*backend, publishing.front().published) == to_doubles(*backend, converted)));
     }
+  }
 }
 
 TEST_CASE("a published copy of another size or dtype is refused by the parameter's name") {

@@ -97,16 +97,17 @@ TEST_CASE("AdamW and SGD equal torch's", "[device]") {
   std::vector<std::vector<double>> gradients;
   for (const Json& gradient : data.at("gradients").as_array()) gradients.push_back(numbers(gradient));
   for (const Json& each : data.at("adamw").as_array()) {
-    const auto rule = make_adamw(
-        {each.at("beta1").as_number(), each.at("beta2").as_number(), each.at("epsilon").as_number(), each.at("weight_decay").as_number()});
-    check_close(run(*rule, start, gradients, Shape{3, 4}, each.at("learning_rate").as_number()), each.at("parameters"), 1e-14);
-    check_close(run(*rule, start, gradients, Shape{3, 4}, each.at("learning_rate").as_number(), DType::float32, true),
+    const AdamWOptions options{each.at("beta1").as_number(), each.at("beta2").as_number(), each.at("epsilon").as_number(),
+                               each.at("weight_decay").as_number()};
+    check_close(run(*make_adamw(options), start, gradients, Shape{3, 4}, each.at("learning_rate").as_number()), each.at("parameters"),
+                1e-14);
+    check_close(run(*make_adamw(options), start, gradients, Shape{3, 4}, each.at("learning_rate").as_number(), DType::float32, true),
                 each.at("parameters"), 2e-6);
   }
   for (const Json& each : data.at("sgd").as_array()) {
-    const auto rule = make_sgd({each.at("momentum").as_number(), each.at("dampening").as_number(), each.at("nesterov").as_bool(), 0.0});
-    check_close(run(*rule, start, gradients, Shape{3, 4}, each.at("learning_rate").as_number()), each.at("parameters"), 1e-14);
-    check_close(run(*rule, start, gradients, Shape{3, 4}, each.at("learning_rate").as_number(), DType::float32, true),
+    const SgdOptions options{each.at("momentum").as_number(), each.at("dampening").as_number(), each.at("nesterov").as_bool(), 0.0};
+    check_close(run(*make_sgd(options), start, gradients, Shape{3, 4}, each.at("learning_rate").as_number()), each.at("parameters"), 1e-14);
+    check_close(run(*make_sgd(options), start, gradients, Shape{3, 4}, each.at("learning_rate").as_number(), DType::float32, true),
                 each.at("parameters"), 2e-6);
   }
 }
