@@ -10,59 +10,12 @@
 #include <mutex>
 #include <vector>
 
+#include "core/memory_accounting.h"
 #include "dmuon/core/checked.h"
-#include "dmuon/core/error.h"
-#include "dmuon/core/external_memory.h"
-#include "dmuon/core/text.h"
 
 namespace dmuon {
 
-std::string_view name_of(MemoryCategory category) {
-  static constexpr std::string_view names[] = {"parameters",    "gradients", "optimizer_state", "activations",
-                                               "communication", "data",      "workspace"};
-  return names[static_cast<size_t>(category)];
-}
-
 namespace {
-
-class Accounting {
- public:
-  void add(int64_t bytes, MemoryCategory category) {
-    std::lock_guard lock(mutex_);
-    auto& entry = statistics_.categories[static_cast<size_t>(category)];
-    entry.current += bytes;
-    entry.peak = std::max(entry.peak, entry.current);
-    statistics_.total.current += bytes;
-    statistics_.total.peak = std::max(statistics_.total.peak, statistics_.total.current);
-  }
-  void remove(int64_t bytes, MemoryCategory category) {
-    std::lock_guard lock(mutex_);
-    statistics_.categories[static_cast<size_t>(category)].current -= bytes;
-    statistics_.total.current -= bytes;
-  }
-  MemoryStatistics get() const {
-    std::lock_guard lock(mutex_);
-    return statistics_;
-  }
-  void reset_peak() {
-    std::lock_guard lock(mutex_);
-    for (auto& entry : statistics_.categories) entry.peak = entry.current;
-    statistics_.total.peak = statistics_.total.current;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  MemoryStatistics statistics_;
-};
-
-[[noreturn]] void out_of_memory(int64_t bytes, std::string_view name, const MemoryStatistics& statistics) {
-  std::vector<std::vector<std::string>> table{{"category", "current", "peak"}};
-  for (size_t i = 0; i < statistics.categories.size(); ++i)
-    table.push_back({std::string(name_of(static_cast<MemoryCategory>(i))), format_bytes(statistics.categories[i].current),
-                     format_bytes(statistics.categories[i].peak)});
-  throw DeviceError(text("out of memory: ", format_bytes(bytes), " for \"", name, "\"\n", format_table(table),
-                         "remedy: a smaller training.micro_batch_size, training.recompute = true, or more ranks"));
-}
 
 // Cached blocks of the plain host allocator. Lives as long as any block, so that blocks may outlive the allocator.
 class BlockCache {
@@ -70,13 +23,6 @@ class BlockCache {
   explicit BlockCache(double fraction) : fraction_(fraction) {}
   ~BlockCache() {
     for (auto& block : recent_) std::free(block.data);
-  }
-
-  static int64_t size_class(int64_t bytes) {
-    const int64_t wanted = std::max<int64_t>(round_up(bytes, 64), 64);
-    int64_t power = 64;
-    while (power * 2 <= wanted) power *= 2;
-    return round_up(wanted, std::max<int64_t>(power / 8, 64));
   }
 
   void* take(int64_t size) {
@@ -147,7 +93,7 @@ class BlockCache {
 struct HostState {
   explicit HostState(const HostAllocatorOptions& o) : options(o), cache(o.cache_fraction) {}
   HostAllocatorOptions options;
-  Accounting accounting;
+  MemoryAccounting accounting;
   BlockCache cache;
 };
 
@@ -197,37 +143,24 @@ class GuardedStorage final : public Storage {
   int depth_ = 0;
 };
 
-// Of the allocators of this file: counts what they did not hand out.
-class CountsExternalMemory {
- public:
-  virtual ~CountsExternalMemory() = default;
-  virtual std::shared_ptr<const void> count_external(int64_t bytes, MemoryCategory category) = 0;
-};
-
-// `owner` keeps the accounting alive.
-std::shared_ptr<const void> count_in(std::shared_ptr<void> owner, Accounting& accounting, int64_t bytes, MemoryCategory category) {
-  accounting.add(bytes, category);
-  return {&accounting, [owner = std::move(owner), &accounting, bytes, category](const void*) { accounting.remove(bytes, category); }};
-}
-
 class HostAllocator final : public Allocator, public CountsExternalMemory {
  public:
   explicit HostAllocator(const HostAllocatorOptions& options) : state_(std::make_shared<HostState>(options)) {}
 
   StorageHandle allocate(int64_t bytes, MemoryCategory category, std::string_view name) override {
     constexpr int64_t address_space = int64_t{1} << 47;  // sizes beyond it must not reach the rounding below
-    if (bytes < 0 || bytes > address_space) out_of_memory(bytes, name, statistics());
+    if (bytes < 0 || bytes > address_space) throw_out_of_memory(bytes, name, "", statistics());
     return state_->options.guarded ? allocate_guarded(bytes, category, name) : allocate_plain(bytes, category, name);
   }
   std::shared_ptr<const void> count_external(int64_t bytes, MemoryCategory category) override {
-    return count_in(state_, state_->accounting, bytes, category);
+    return count_while_held(state_, state_->accounting, bytes, category);
   }
   MemoryStatistics statistics() const override { return state_->accounting.get(); }
   void reset_peak() override { state_->accounting.reset_peak(); }
 
  private:
   StorageHandle allocate_plain(int64_t bytes, MemoryCategory category, std::string_view name) {
-    const int64_t size = BlockCache::size_class(bytes);
+    const int64_t size = block_size_class(bytes);
     void* data = state_->cache.take(size);
     if (data == nullptr) {
       state_->cache.make_room(size, state_->accounting.get().total);
@@ -237,7 +170,7 @@ class HostAllocator final : public Allocator, public CountsExternalMemory {
         if (attempt == 1) state_->cache.clear();
         data = std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(round_up(size, alignment)));
       }
-      if (data == nullptr) out_of_memory(bytes, name, statistics());
+      if (data == nullptr) throw_out_of_memory(bytes, name, "", statistics());
       if (size >= huge) madvise(data, static_cast<size_t>(size), MADV_HUGEPAGE);  // advice only: failure is harmless
     }
     if (state_->options.poison) std::memset(data, 0xff, static_cast<size_t>(bytes));
@@ -249,7 +182,7 @@ class HostAllocator final : public Allocator, public CountsExternalMemory {
     const int64_t usable = round_up(std::max<int64_t>(bytes, 1), page);
     const int64_t mapped = usable + page;
     void* mapping = mmap(nullptr, static_cast<size_t>(mapped), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapping == MAP_FAILED) out_of_memory(bytes, name, statistics());
+    if (mapping == MAP_FAILED) throw_out_of_memory(bytes, name, "", statistics());
     std::memset(mapping, 0xff, static_cast<size_t>(usable));
     char* data = static_cast<char*>(mapping) + usable - round_up(bytes, 64);
     mprotect(mapping, static_cast<size_t>(mapped), PROT_NONE);
@@ -265,7 +198,7 @@ class CountingAllocator final : public Allocator, public CountsExternalMemory {
     return std::make_shared<Counted>(accounting_, bytes, category);
   }
   std::shared_ptr<const void> count_external(int64_t bytes, MemoryCategory category) override {
-    return count_in(accounting_, *accounting_, bytes, category);
+    return count_while_held(accounting_, *accounting_, bytes, category);
   }
   MemoryStatistics statistics() const override { return accounting_->get(); }
   void reset_peak() override { accounting_->reset_peak(); }
@@ -273,26 +206,21 @@ class CountingAllocator final : public Allocator, public CountsExternalMemory {
  private:
   class Counted final : public Storage {
    public:
-    Counted(std::shared_ptr<Accounting> accounting, int64_t bytes, MemoryCategory category)
+    Counted(std::shared_ptr<MemoryAccounting> accounting, int64_t bytes, MemoryCategory category)
         : Storage(nullptr, bytes, category), accounting_(std::move(accounting)) {
       accounting_->add(bytes_, category_);
     }
     ~Counted() override { accounting_->remove(bytes_, category_); }
 
    private:
-    std::shared_ptr<Accounting> accounting_;
+    std::shared_ptr<MemoryAccounting> accounting_;
   };
-  std::shared_ptr<Accounting> accounting_ = std::make_shared<Accounting>();
+  std::shared_ptr<MemoryAccounting> accounting_ = std::make_shared<MemoryAccounting>();
 };
 
 }  // namespace
 
 std::shared_ptr<Allocator> make_host_allocator(const HostAllocatorOptions& options) { return std::make_shared<HostAllocator>(options); }
-std::shared_ptr<const void> count_external_memory(Allocator& allocator, int64_t bytes, MemoryCategory category) {
-  auto* counts = dynamic_cast<CountsExternalMemory*>(&allocator);
-  return counts ? counts->count_external(bytes, category) : nullptr;
-}
-
 std::shared_ptr<Allocator> make_counting_allocator() { return std::make_shared<CountingAllocator>(); }
 
 }  // namespace dmuon

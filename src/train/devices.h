@@ -5,11 +5,30 @@
 #include <string>
 
 #include "dmuon/backend/backend.h"
+#include "dmuon/comm/communicator.h"
 
 namespace dmuon {
 
-// "auto" and "cpu": the CPU backend; "reference": the plug-in libdmuon_reference.so beside the program or the library.
-// DeviceError names what is missing ("cuda" has no backend in this build).
-std::unique_ptr<Backend> make_backend(const std::string& device, const BackendOptions& options);
+struct ChosenDevice {
+  std::unique_ptr<Backend> backend;
+  std::string found;  // a line for the log: which device, and where "auto" did not take a GPU, why
+};
+
+// "cpu": the CPU backend. "cuda": the plug-in libdmuon_cuda.so beside the library, or the file that the environment variable
+// DMUON_CUDA_PLUGIN names. "auto": CUDA where a device can be used, else the CPU. "reference": the plug-in
+// libdmuon_reference.so beside the library. `options.device` counts the ranks of this host from 0 and chooses the GPU of
+// that number; a process that may use one GPU only (CUDA_VISIBLE_DEVICES) takes that one.
+// DeviceError names what is missing.
+ChosenDevice choose_device(const std::string& device, const BackendOptions& options);
+inline std::unique_ptr<Backend> make_backend(const std::string& device, const BackendOptions& options) {
+  return choose_device(device, options).backend;
+}
+
+// The number of this rank among those of its host.
+int rank_on_host(const Communicator& world);
+
+// The same error (AgreedError, of a device) on every rank when the ranks have chosen different kinds of devices, or two of a host the same
+// GPU. Collective.
+void require_own_devices(Communicator& world, const Backend& backend);
 
 }  // namespace dmuon

@@ -102,7 +102,15 @@ int run_on_grid(const TrainArguments& arguments, const Configuration& configurat
   std::unique_ptr<Backend> backend;
   BackendOptions options;
   options.threads = threads;
-  agreed(world, [&] { backend = make_backend(configuration.device, options); });
+  options.device = rank_on_host(launched.communicator());
+  std::string found;
+  agreed(world, [&] {
+    ChosenDevice chosen = choose_device(configuration.device, options);
+    backend = std::move(chosen.backend);
+    found = std::move(chosen.found);
+  });
+  require_own_devices(world, *backend);
+  if (world.rank() == 0) log_information(found);
   CheckpointKeeper keeper(*backend, world, Path(configuration.output) / "checkpoints", configuration.checkpoint.keep);
   const std::unique_ptr<CheckpointReader> reader = keeper.open(arguments.resume);
 

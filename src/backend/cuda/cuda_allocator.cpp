@@ -1,40 +1,323 @@
 #include "backend/cuda/cuda_allocator.h"
 
 #include <algorithm>
+#include <list>
 
 #include "backend/cuda/cuda_error.h"
-#include "dmuon/core/external_memory.h"
+#include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
 
 namespace dmuon::cuda {
 namespace {
 
-class DeviceStorage final : public Storage {
- public:
-  DeviceStorage(void* data, int64_t bytes, MemoryCategory category, std::shared_ptr<const void> counted)
-      : Storage(data, bytes, category), counted_(std::move(counted)) {}
-  ~DeviceStorage() override { cudaFree(data_); }
-
- private:
-  std::shared_ptr<const void> counted_;
+// A place in a stream. The event is recorded once and waited for by any number of streams.
+struct Mark {
+  cudaStream_t stream;
+  cudaEvent_t event;
 };
 
-class CudaAllocator final : public Allocator {
+struct Block {
+  void* data = nullptr;
+  int64_t size = 0;
+  MemoryCategory category{};  // of its last life
+  bool crossed = false;       // some life was touched by another stream than the compute stream
+  // What came before the present life: marks of streams, and the compute stream where it left none.
+  std::vector<Mark> before;
+  bool before_compute = false;
+};
+
+class DeviceSource final : public BlockSource {
  public:
-  StorageHandle allocate(int64_t bytes, MemoryCategory category, std::string_view name) override {
+  explicit DeviceSource(int device) : device_(device) {}
+  void* allocate(int64_t bytes) override {
     void* data = nullptr;
-    check(cudaMalloc(&data, static_cast<size_t>(std::max<int64_t>(bytes, 1))), text(bytes, " bytes for \"", name, '"'));
-    return std::make_shared<DeviceStorage>(data, bytes, category, count_external_memory(*accounting_, bytes, category));
+    check(cudaSetDevice(device_), text("CUDA device ", device_));  // the calling thread may have used another
+    const cudaError_t status = cudaMalloc(&data, static_cast<size_t>(bytes));
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // this error is answered here
+      return nullptr;
+    }
+    check(status, text("memory of the device, ", bytes, " bytes"));
+    return data;
   }
-  MemoryStatistics statistics() const override { return accounting_->statistics(); }
-  void reset_peak() override { accounting_->reset_peak(); }
+  void release(void* data) override { cudaFree(data); }
+  bool counts_only() const override { return false; }
+  std::pair<int64_t, int64_t> free_and_total() const override {
+    size_t free = 0, total = 0;
+    if (cudaMemGetInfo(&free, &total) != cudaSuccess) return {0, 0};
+    return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
+  }
 
  private:
-  std::shared_ptr<Allocator> accounting_ = make_counting_allocator();
+  int device_;
+};
+
+class CountingSource final : public BlockSource {
+ public:
+  void* allocate(int64_t) override { return nullptr; }
+  void release(void*) override {}
+  bool counts_only() const override { return true; }
+  std::pair<int64_t, int64_t> free_and_total() const override { return {0, 0}; }
 };
 
 }  // namespace
 
-std::shared_ptr<Allocator> make_cuda_allocator() { return std::make_shared<CudaAllocator>(); }
+std::unique_ptr<BlockSource> make_device_source(int device) { return std::make_unique<DeviceSource>(device); }
+std::unique_ptr<BlockSource> make_counting_source() { return std::make_unique<CountingSource>(); }
+
+// Lives as long as any block, so that tensors may outlive the backend.
+struct CudaAllocator::State {
+  State(std::unique_ptr<BlockSource> s, cudaStream_t c, const CudaAllocatorOptions& o) : source(std::move(s)), compute(c), options(o) {
+    if (compute != nullptr) streams.insert(compute);
+  }
+  ~State() {
+    release_cached();
+    for (cudaEvent_t event : spare_events) cudaEventDestroy(event);
+  }
+
+  MemoryAccounting accounting;
+  std::mutex mutex;  // of all below
+  const std::unique_ptr<BlockSource> source;
+  const cudaStream_t compute;
+  const CudaAllocatorOptions options;
+  std::set<cudaStream_t> streams;
+  std::vector<cudaEvent_t> spare_events;
+  bool capturing = false;
+
+  // Cached blocks, the latest first; by size and category, because a block that crossed streams in its last life will do so again
+  // in the same role.
+  std::list<Block> recent;
+  std::map<std::pair<int64_t, MemoryCategory>, std::vector<std::list<Block>::iterator>> cached;
+  std::set<int64_t> trimmed;  // sizes that trimming gave back
+  int64_t allowance = 0;      // cached beyond the limit, because giving it back was in vain
+  BlockStatistics statistics;
+
+  cudaEvent_t record(cudaStream_t stream) {
+    cudaEvent_t event = nullptr;
+    if (!spare_events.empty()) {
+      event = spare_events.back();
+      spare_events.pop_back();
+    } else if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess) {
+      return nullptr;
+    }
+    if (cudaEventRecord(event, stream) == cudaSuccess) return event;
+    spare_events.push_back(event);
+    return nullptr;
+  }
+
+  void drop_marks(Block& block) {
+    for (const Mark& mark : block.before) spare_events.push_back(mark.event);
+    block.before.clear();
+    block.before_compute = false;
+  }
+
+  // Until nothing that touched the block is running.
+  void settle(Block& block) {
+    for (const Mark& mark : block.before) cudaEventSynchronize(mark.event);
+    if (block.before_compute && streams.count(compute) > 0) cudaStreamSynchronize(compute);
+    drop_marks(block);
+  }
+
+  void release(Block& block) {
+    settle(block);
+    source->release(block.data);
+    statistics.reserved -= block.size;
+  }
+
+  std::list<Block>::iterator remove(std::list<Block>::iterator position) {
+    auto& stack = cached[{position->size, position->category}];
+    stack.erase(std::find(stack.begin(), stack.end(), position));
+    return recent.erase(position);
+  }
+
+  void release_cached() {
+    for (Block& block : recent) release(block);
+    recent.clear();
+    cached.clear();
+  }
+
+  void trim(int64_t wanted) {
+    if (capturing) return;
+    const int64_t peak = std::max(statistics.peak_in_use, statistics.in_use + wanted);
+    const int64_t slack = std::max(static_cast<int64_t>(options.cache_fraction * static_cast<double>(peak)), int64_t{32} << 20);
+    while (!recent.empty() && statistics.reserved + wanted > peak + slack + allowance) {
+      trimmed.insert(recent.back().size);
+      release(recent.back());
+      remove(std::prev(recent.end()));
+    }
+  }
+
+  // Test double: what the device is done with goes back.
+  void release_finished() {
+    for (auto block = recent.begin(); block != recent.end();) {
+      const auto done = [](const Mark& mark) { return cudaEventQuery(mark.event) != cudaErrorNotReady; };
+      if (capturing || !std::all_of(block->before.begin(), block->before.end(), done)) {
+        ++block;
+        continue;
+      }
+      release(*block);
+      block = remove(block);
+    }
+  }
+
+  bool take_cached(int64_t size, MemoryCategory category, Block& block) {
+    const auto take = [&](MemoryCategory from) {
+      const auto found = cached.find({size, from});
+      if (found == cached.end() || found->second.empty()) return false;
+      const auto position = found->second.back();
+      found->second.pop_back();
+      block = std::move(*position);
+      recent.erase(position);
+      return true;
+    };
+    if (take(category)) return true;
+    for (size_t other = 0; other < static_cast<size_t>(MemoryCategory::count); ++other)
+      if (take(static_cast<MemoryCategory>(other))) return true;
+    return false;
+  }
+
+  // False when the driver has no memory left.
+  bool take_fresh(int64_t size, Block& block) {
+    if (trimmed.erase(size) > 0) allowance += size;
+    trim(size);
+    block = {};
+    block.size = size;
+    block.data = source->allocate(size);
+    if (block.data == nullptr && !source->counts_only()) {
+      if (capturing) return false;
+      release_cached();
+      block.data = source->allocate(size);
+      if (block.data == nullptr) return false;
+    }
+    statistics.reserved += size;
+    statistics.peak_reserved = std::max(statistics.peak_reserved, statistics.reserved);
+    return true;
+  }
+
+  void give_back(Block&& block, const std::vector<cudaStream_t>& users) {
+    statistics.in_use -= block.size;
+    if (!users.empty()) {
+      drop_marks(block);  // the users of this life have waited for them
+      for (cudaStream_t stream : users) block.crossed = block.crossed || stream != compute;
+      for (cudaStream_t stream : users) {
+        if (streams.count(stream) == 0) continue;  // it has ended
+        const bool marked = block.crossed || options.exact;
+        const cudaEvent_t event = marked ? record(stream) : nullptr;
+        if (event != nullptr)
+          block.before.push_back({stream, event});
+        else
+          block.before_compute = true;
+      }
+    }
+    recent.push_front(std::move(block));
+    const auto position = recent.begin();
+    cached[{position->size, position->category}].push_back(position);
+    if (!options.exact) trim(0);
+  }
+};
+
+class CudaAllocator::BlockStorage final : public Storage {
+ public:
+  BlockStorage(std::shared_ptr<State> state, Block&& block, int64_t bytes, MemoryCategory category)
+      : Storage(block.data, bytes, category), state_(std::move(state)), block_(std::move(block)) {
+    state_->accounting.add(bytes_, category_);
+  }
+  ~BlockStorage() override {
+    state_->accounting.remove(bytes_, category_);
+    const std::lock_guard lock(state_->mutex);
+    state_->give_back(std::move(block_), users_);
+  }
+
+  // The state is locked.
+  void touch(cudaStream_t stream) {
+    if (std::find(users_.begin(), users_.end(), stream) != users_.end()) return;
+    users_.push_back(stream);
+    for (const Mark& mark : block_.before)
+      if (mark.stream != stream) check(cudaStreamWaitEvent(stream, mark.event, 0), "a stream waiting for memory");
+    if (!block_.before_compute || stream == state_->compute) return;
+    // Not the place where the block was freed, which nobody marked, but one behind it.
+    const cudaEvent_t event = state_->record(state_->compute);
+    if (event == nullptr) return check(cudaStreamSynchronize(state_->compute), "waiting for memory");
+    const cudaError_t status = cudaStreamWaitEvent(stream, event, 0);
+    state_->spare_events.push_back(event);
+    check(status, "a stream waiting for memory");
+  }
+
+ private:
+  std::shared_ptr<State> state_;
+  Block block_;
+  std::vector<cudaStream_t> users_;
+};
+
+CudaAllocator::CudaAllocator(std::unique_ptr<BlockSource> source, cudaStream_t compute, const CudaAllocatorOptions& options)
+    : state_(std::make_shared<State>(std::move(source), compute, options)) {}
+
+CudaAllocator::~CudaAllocator() = default;
+
+StorageHandle CudaAllocator::allocate(int64_t bytes, MemoryCategory category, std::string_view name) {
+  constexpr int64_t address_space = int64_t{1} << 47;  // sizes beyond it must not reach the rounding below
+  State& state = *state_;
+  if (bytes < 0 || bytes > address_space) throw_out_of_memory(bytes, name, "", statistics());
+  const int64_t size = state.options.exact ? std::max<int64_t>(bytes, 1) : block_size_class(bytes);
+  std::unique_lock lock(state.mutex);
+  if (state.options.exact) state.release_finished();
+  Block block;
+  const bool found = !state.options.exact && state.take_cached(size, category, block);
+  if (!found && !state.take_fresh(size, block)) {
+    const auto [free, total] = state.source->free_and_total();
+    const std::string details =
+        text("on the device ", format_bytes(free), " of ", format_bytes(total), " are free; this process holds ",
+             format_bytes(state.statistics.reserved), " in blocks, of which ", format_bytes(state.statistics.in_use), " are in use");
+    lock.unlock();
+    throw_out_of_memory(bytes, name, details, statistics());
+  }
+  if (state.capturing) state.settle(block);
+  block.category = category;
+  state.statistics.in_use += size;
+  state.statistics.peak_in_use = std::max(state.statistics.peak_in_use, state.statistics.in_use);
+  lock.unlock();
+  return std::make_shared<BlockStorage>(state_, std::move(block), bytes, category);
+}
+
+MemoryStatistics CudaAllocator::statistics() const { return state_->accounting.get(); }
+
+void CudaAllocator::reset_peak() {
+  state_->accounting.reset_peak();
+  const std::lock_guard lock(state_->mutex);
+  state_->statistics.peak_reserved = state_->statistics.reserved;
+}
+
+std::shared_ptr<const void> CudaAllocator::count_external(int64_t bytes, MemoryCategory category) {
+  return count_while_held(state_, state_->accounting, bytes, category);
+}
+
+void CudaAllocator::touch(cudaStream_t stream, const Tensor& tensor) {
+  auto* storage = dynamic_cast<BlockStorage*>(tensor.storage().get());
+  if (storage == nullptr) return;
+  const std::lock_guard lock(state_->mutex);
+  storage->touch(stream);
+}
+
+void CudaAllocator::stream_opened(cudaStream_t stream) {
+  const std::lock_guard lock(state_->mutex);
+  state_->streams.insert(stream);
+}
+
+void CudaAllocator::stream_closed(cudaStream_t stream) {
+  const std::lock_guard lock(state_->mutex);
+  state_->streams.erase(stream);
+}
+
+void CudaAllocator::set_capturing(bool capturing) {
+  const std::lock_guard lock(state_->mutex);
+  state_->capturing = capturing;
+}
+
+BlockStatistics CudaAllocator::blocks() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->statistics;
+}
+
+std::pair<int64_t, int64_t> CudaAllocator::free_and_total() const { return state_->source->free_and_total(); }
 
 }  // namespace dmuon::cuda

@@ -2,8 +2,8 @@
 
 #include <chrono>
 #include <cstring>
-#include <iomanip>
 
+#include "backend/cuda/cublas_lt.h"
 #include "backend/cuda/cuda_allocator.h"
 #include "backend/cuda/cuda_error.h"
 #include "dmuon/core/error.h"
@@ -12,55 +12,85 @@
 namespace dmuon::cuda {
 
 CudaBackend::CudaBackend(const BackendOptions& options) : options_(options) {
+  CudaAllocatorOptions memory;
+  memory.exact = options.mode == HostMode::guarded;
   if (shape_only()) {
-    device_name_ = "none (shapes only)";
-    allocator_ = make_counting_allocator();
+    device_.name = "none (shapes only)";
+    allocator_ = std::make_shared<CudaAllocator>(make_counting_source(), nullptr, memory);
     compute_stream_ = make_inline_stream();
     return;
   }
-  int devices = 0;
-  check(cudaGetDeviceCount(&devices), "no CUDA device can be used");
-  check(cudaSetDevice(options.device), text("CUDA device ", options.device, " of ", devices));
-  cudaDeviceProp properties{};
-  check(cudaGetDeviceProperties(&properties, options.device), text("properties of CUDA device ", options.device));
-  device_name_ = properties.name;
-  architecture_ = text("sm_", properties.major, properties.minor);
-  multiprocessors_ = properties.multiProcessorCount;
-  device_identity_ = "GPU-";
-  for (const char byte : properties.uuid.bytes) device_identity_ += text(std::hex, std::setw(2), std::setfill('0'), byte & 0xff);
-  allocator_ = make_cuda_allocator();
-  compute_stream_ = std::make_unique<CudaStream>("compute", false, supervision_);
+  device_ = open_device(options.device);
+  staging_ = std::make_unique<PinnedStaging>();
+  // The allocator knows the stream, and the stream tells it of its end.
+  auto compute =
+      std::make_unique<CudaStream>("compute", false, surroundings_, [this](cudaStream_t handle) { allocator_->stream_closed(handle); });
+  allocator_ = std::make_shared<CudaAllocator>(make_device_source(device_.index), compute->handle(), memory);
+  compute_stream_ = std::move(compute);
 }
 
 CudaBackend::~CudaBackend() = default;
 
-BackendInformation CudaBackend::information() const { return {device_name_, architecture_, "cuBLAS", 1}; }
+BackendInformation CudaBackend::information() const {
+  return {device_.name, shape_only() ? "" : device_.architecture(), text("cuBLAS ", cublas_lt_version()), 1};
+}
+
+DeviceMemory CudaBackend::memory() const {
+  const BlockStatistics blocks = allocator_->blocks();
+  const auto [free, total] = shape_only() ? std::pair<int64_t, int64_t>{0, 0} : allocator_->free_and_total();
+  return {blocks.in_use, blocks.peak_in_use, blocks.reserved, blocks.peak_reserved, free, total};
+}
+
+Allocator& CudaBackend::allocator() { return *allocator_; }
 
 Stream& CudaBackend::compute_stream() { return *compute_stream_; }
 
 std::unique_ptr<Stream> CudaBackend::make_communication_stream(std::string_view name) {
   if (shape_only()) return make_inline_stream();
-  return std::make_unique<CudaStream>(std::string(name), true, supervision_);
+  auto stream = std::make_unique<CudaStream>(std::string(name), true, surroundings_,
+                                             [allocator = allocator_](cudaStream_t handle) { allocator->stream_closed(handle); });
+  allocator_->stream_opened(stream->handle());
+  return stream;
 }
 
-void CudaBackend::use(Stream&, const Tensor&) {}
+void CudaBackend::use(Stream& stream, const Tensor& tensor) {
+  if (!shape_only() && tensor.defined()) allocator_->touch(handle_of(stream), tensor);
+}
+
+void CudaBackend::prepare(cudaStream_t stream, const char* name, const std::vector<Tensor>& touched) {
+  if (std::this_thread::get_id() != maker_) check(cudaSetDevice(device_.index), "the device of another thread");
+  surroundings_.recent->add(name, touched);
+  for (const Tensor& tensor : touched)
+    if (tensor.defined()) allocator_->touch(stream, tensor);
+}
+
+void CudaBackend::throw_with_shapes(const DeviceError& error, const char* name, const std::vector<Tensor>& touched) const {
+  std::vector<std::string> shapes;
+  for (const Tensor& tensor : touched)
+    if (tensor.defined()) shapes.push_back(tensor.to_string());
+  throw DeviceError(text(name, " of ", join(shapes, ", "), ": ", error.what()));
+}
+
+void CudaBackend::begin_capture(std::vector<Tensor>& kept) {
+  kept_ = &kept;
+  allocator_->set_capturing(true);
+}
+
+void CudaBackend::end_capture() {
+  kept_ = nullptr;
+  allocator_->set_capturing(false);
+}
 
 void CudaBackend::copy_to_host(Stream& stream, const Tensor& source, void* destination) {
-  const auto bytes = static_cast<size_t>(source.bytes());
-  if (shape_only() && bytes > 0) std::memset(destination, 0, bytes);
-  enqueue(stream, "copy_to_host", 0, {source}, [&](cudaStream_t handle) {
-    check(cudaMemcpyAsync(destination, source.raw(), bytes, cudaMemcpyDeviceToHost, handle),
-          text("copy of ", source.to_string(), " to the host"));
-  });
+  if (shape_only() && source.bytes() > 0) std::memset(destination, 0, static_cast<size_t>(source.bytes()));
+  enqueue(stream, "copy_to_host", 0, {source},
+          [&](cudaStream_t handle) { staging_->download(handle, source.raw(), destination, source.bytes()); });
   stream.synchronize();
 }
 
 void CudaBackend::copy_from_host(Stream& stream, const void* source, const Tensor& destination) {
-  enqueue(stream, "copy_from_host", 0, {destination}, [&](cudaStream_t handle) {
-    check(cudaMemcpyAsync(destination.raw(), source, static_cast<size_t>(destination.bytes()), cudaMemcpyHostToDevice, handle),
-          text("copy of ", destination.to_string(), " from the host"));
-  });
-  if (!shape_only()) stream.synchronize();
+  enqueue(stream, "copy_from_host", 0, {destination},
+          [&](cudaStream_t handle) { staging_->upload(handle, source, destination.raw(), destination.bytes()); });
 }
 
 void CudaBackend::copy(Stream& stream, const Tensor& source, const Tensor& destination) {
@@ -83,7 +113,10 @@ void CudaBackend::zero(Stream& stream, const Tensor& destination) {
 }
 
 Tensor CudaBackend::workspace(int64_t elements, DType dtype, std::string_view label) {
-  return elements > 0 ? allocate(Shape{elements}, dtype, MemoryCategory::workspace, label) : Tensor();
+  if (elements <= 0) return {};
+  Tensor tensor = allocate(Shape{elements}, dtype, MemoryCategory::workspace, label);
+  if (kept_ != nullptr) kept_->push_back(tensor);
+  return tensor;
 }
 
 std::map<std::string, KernelCost> CudaBackend::costs() const {

@@ -5,10 +5,14 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "backend/cuda/cuda_device.h"
 #include "backend/cuda/cuda_stream.h"
-#include "dmuon/backend/backend.h"
+#include "backend/cuda/pinned_staging.h"
+#include "dmuon/backend/device.h"
+#include "dmuon/core/error.h"
 
 namespace dmuon::cuda {
 
@@ -21,12 +25,30 @@ class Family {
   CudaBackend& backend_;
 };
 
+class CublasLt;
+struct ProductKey;
+
 class Matrix final : public MatrixKernels, Family {
  public:
-  explicit Matrix(CudaBackend& backend) : Family(backend) {}
+  explicit Matrix(CudaBackend& backend);
+  ~Matrix() override;
   void multiply(Stream& stream, const Multiply& arguments) override;
   void batched_product(Stream& stream, const BatchedProduct& arguments) override;
+  void product_sequence(Stream& stream, const ProductSequence& arguments) override;
   void column_sum(Stream& stream, const ColumnSum& arguments) override;
+
+ private:
+  CublasLt& library();
+  // Scratch of the library's kernels: one per stream and for good, because the kernels of a stream follow one another. It is
+  // counted before the first product, in a shape-only pass too.
+  Tensor library_workspace(Stream& stream);
+  // The matrices [first, end) of a batch, which have one key and factor, as full products.
+  void full_products(ProductKey key, const BatchedProduct& product, size_t first, size_t end, const Tensor& table, const Tensor& workspace,
+                     cudaStream_t stream);
+
+  std::mutex mutex_;
+  std::unique_ptr<CublasLt> library_;
+  std::map<const Stream*, Tensor> workspaces_;
 };
 
 class Attention final : public AttentionKernels, Family {
@@ -87,7 +109,9 @@ class Signs final : public SignKernels, Family {
   void unpack(Stream& stream, const UnpackSigns& arguments) override;
 };
 
-class CudaBackend final : public Backend {
+class CudaAllocator;
+
+class CudaBackend final : public Backend, public DeviceBackend {
  public:
   // DeviceError with the reason when the device cannot be used.
   explicit CudaBackend(const BackendOptions& options);
@@ -95,7 +119,10 @@ class CudaBackend final : public Backend {
 
   std::string name() const override { return "cuda"; }
   BackendInformation information() const override;
-  Allocator& allocator() override { return *allocator_; }
+  std::string identity() const override { return device_.identity; }
+  std::string summary() const override { return device_.summary(); }
+  DeviceMemory memory() const override;
+  Allocator& allocator() override;
   bool shape_only() const override { return options_.mode == HostMode::shape_only; }
   HostMode mode() const override { return options_.mode; }
   Stream& compute_stream() override;
@@ -123,33 +150,47 @@ class CudaBackend final : public Backend {
     count(name, flops);
     if (shape_only()) return;
     const cudaStream_t handle = handle_of(stream);
-    for (const Tensor& tensor : touched) use(stream, tensor);
+    prepare(handle, name, touched);
     const double begin = profiling_ ? now(stream) : 0;
-    start(handle);
+    try {
+      start(handle);
+    } catch (const DeviceError& error) {
+      throw_with_shapes(error, name, touched);
+    }
     if (profiling_) add_seconds(name, now(stream) - begin);
   }
-  // The stream is about to touch the tensor.
-  void use(Stream& stream, const Tensor& tensor);
   // Scratch of one launch, counted as workspace also in a shape-only pass. Undefined for no elements.
   Tensor workspace(int64_t elements, DType dtype, std::string_view label);
 
-  int multiprocessors() const { return multiprocessors_; }
-  // Which of the host's devices this is, whatever number the process knows it by: equal texts are one device.
-  const std::string& device_identity() const { return device_identity_; }
+  // While work is captured into a graph: what workspace() gives out stays allocated in `kept` for as long as the graph may run,
+  // and no memory is waited for. Tensors that the graph is to touch must have been touched by the stream before. One capture at
+  // a time; capture in cudaStreamCaptureModeRelaxed, because fresh memory may be needed.
+  void begin_capture(std::vector<Tensor>& kept);
+  void end_capture();
+  // The stream is about to touch the tensor, outside enqueue().
+  void use(Stream& stream, const Tensor& tensor);
+
+  int multiprocessors() const { return device_.multiprocessors; }
+  const DeviceDescription& device() const { return device_; }
   // Waits for any stream of this backend look after it from now on, as long as it lives.
-  void supervise(std::weak_ptr<Supervisor> supervisor) { supervision_->add(std::move(supervisor)); }
+  void supervise(std::weak_ptr<Supervisor> supervisor) { surroundings_.supervision->add(std::move(supervisor)); }
 
  private:
   void count(const char* name, double flops);
   void add_seconds(const char* name, double seconds);
   double now(Stream& stream);  // when the stream has got here; blocks
+  // Makes the device current for this thread, and orders the stream behind whatever had the tensors' memory before.
+  void prepare(cudaStream_t stream, const char* name, const std::vector<Tensor>& touched);
+  [[noreturn]] void throw_with_shapes(const DeviceError& error, const char* name, const std::vector<Tensor>& touched) const;
 
   BackendOptions options_;
-  int multiprocessors_ = 0;
-  std::string device_name_, architecture_, device_identity_;
-  std::shared_ptr<Supervision> supervision_ = std::make_shared<Supervision>();
-  std::shared_ptr<Allocator> allocator_;
+  DeviceDescription device_;
+  std::thread::id maker_ = std::this_thread::get_id();  // CUDA's current device is a thread's
+  StreamSurroundings surroundings_;
+  std::unique_ptr<PinnedStaging> staging_;
+  std::shared_ptr<CudaAllocator> allocator_;
   std::unique_ptr<Stream> compute_stream_;
+  std::vector<Tensor>* kept_ = nullptr;  // of a capture
   std::atomic<bool> profiling_ = false;
   mutable std::mutex costs_mutex_;
   std::map<std::string, KernelCost> costs_;

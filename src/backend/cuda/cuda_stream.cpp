@@ -12,64 +12,97 @@
 namespace dmuon::cuda {
 namespace {
 
-// Until the event has happened. Polling spins at first, so that short waits cost what they cost without it.
-void wait_supervised(cudaEvent_t event, Supervision& supervision) {
+struct CudaMark final : Event::State {
+  explicit CudaMark(std::shared_ptr<CudaStream::Shared> s) : shared(std::move(s)) {
+    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "an event cannot be made");
+  }
+  ~CudaMark() override { cudaEventDestroy(event); }
+  bool done() const override { return cudaEventQuery(event) != cudaErrorNotReady; }
+  void wait() override {
+    shared->wait(event);
+    shared->rethrow();
+  }
+
+  std::shared_ptr<CudaStream::Shared> shared;
+  cudaEvent_t event = nullptr;
+};
+
+struct HostWork {
+  std::shared_ptr<CudaStream::Shared> shared;
+  std::function<void()> work;
+};
+
+// On a thread of the driver, which must not call CUDA: not even by letting go of tensors.
+void run_host_work(void* data) {
+  const std::unique_ptr<HostWork> item(static_cast<HostWork*>(data));
+  CudaStream::Shared& shared = *item->shared;
+  std::exception_ptr thrown;
+  {
+    const std::lock_guard lock(shared.mutex);
+    thrown = shared.error;
+  }
+  if (!thrown) {
+    try {
+      item->work();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+  }
+  const std::lock_guard lock(shared.mutex);
+  shared.error = thrown;
+  shared.finished.push_back(std::move(item->work));
+}
+
+}  // namespace
+
+void RecentWork::add(const char* name, const std::vector<Tensor>& tensors) {
+  const std::lock_guard lock(mutex_);
+  Entry& entry = entries_[added_++ % entries_.size()];
+  entry.name = name;
+  const auto first = std::find_if(tensors.begin(), tensors.end(), [](const Tensor& tensor) { return tensor.defined(); });
+  entry.shape = first == tensors.end() ? Shape() : first->shape();
+  entry.dtype = first == tensors.end() ? DType::float32 : first->dtype();
+}
+
+std::string RecentWork::describe() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> names;
+  for (size_t back = 1; back <= std::min(added_, entries_.size()); ++back) {
+    const Entry& entry = entries_[(added_ - back) % entries_.size()];
+    names.push_back(text(entry.name, " (", name_of(entry.dtype), entry.shape.to_string(), ")"));
+  }
+  return join(names, ", ");
+}
+
+void CudaStream::Shared::rethrow() {
+  const std::lock_guard lock(mutex);
+  if (error) std::rethrow_exception(error);
+}
+
+void CudaStream::Shared::check(cudaError_t status, const std::string& what) const {
+  if (status == cudaSuccess) return;
+  const std::string kernels = surroundings.recent->describe();
+  cuda::check(status, kernels.empty() ? what
+                                      : text(what, "; queued last, the latest first: ", kernels,
+                                             "; with CUDA_LAUNCH_BLOCKING=1 the kernel that failed reports it itself"));
+}
+
+// Polling spins at first, so that short waits cost what they cost without it.
+void CudaStream::Shared::wait(cudaEvent_t event) {
+  Supervision& supervision = *surroundings.supervision;
+  if (supervision.empty()) return check(cudaEventSynchronize(event), "waiting for the device");
   for (int64_t round = 0;; ++round) {
     const cudaError_t status = cudaEventQuery(event);
-    if (status != cudaErrorNotReady) return check(status, "waiting for the device");
+    if (status != cudaErrorNotReady) {
+      check(status, "waiting for the device");
+      return supervision.poll();
+    }
     if (round % 64 == 63) supervision.poll();
     if (round > 4096)
       std::this_thread::sleep_for(std::chrono::microseconds(std::min<int64_t>(200, (round - 4096) / 16)));
     else if (round > 256)
       std::this_thread::yield();
   }
-}
-
-struct CudaMark final : Event::State {
-  CudaMark(std::shared_ptr<CudaStream::Failure> f, std::shared_ptr<Supervision> s) : failure(std::move(f)), supervision(std::move(s)) {
-    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "an event cannot be made");
-  }
-  ~CudaMark() override { cudaEventDestroy(event); }
-  bool done() const override { return cudaEventQuery(event) != cudaErrorNotReady; }
-  void wait() override {
-    if (!supervision || supervision->empty()) {
-      check(cudaEventSynchronize(event), "waiting for the device");
-    } else {
-      wait_supervised(event, *supervision);
-      supervision->poll();
-    }
-    failure->rethrow();
-  }
-
-  std::shared_ptr<CudaStream::Failure> failure;
-  std::shared_ptr<Supervision> supervision;
-  cudaEvent_t event = nullptr;
-};
-
-struct HostWork {
-  std::shared_ptr<CudaStream::Failure> failure;
-  std::function<void()> work;
-};
-
-void run_host_work(void* data) {
-  const std::unique_ptr<HostWork> item(static_cast<HostWork*>(data));
-  {
-    const std::lock_guard lock(item->failure->mutex);
-    if (item->failure->error) return;
-  }
-  try {
-    item->work();
-  } catch (...) {
-    const std::lock_guard lock(item->failure->mutex);
-    item->failure->error = std::current_exception();
-  }
-}
-
-}  // namespace
-
-void CudaStream::Failure::rethrow() {
-  const std::lock_guard lock(mutex);
-  if (error) std::rethrow_exception(error);
 }
 
 void Supervision::add(std::weak_ptr<Supervisor> supervisor) {
@@ -93,8 +126,9 @@ void Supervision::poll() {
     if (each) each->poll();
 }
 
-CudaStream::CudaStream(std::string name, bool high_priority, std::shared_ptr<Supervision> supervision)
-    : name_(std::move(name)), supervision_(std::move(supervision)) {
+CudaStream::CudaStream(std::string name, bool high_priority, StreamSurroundings surroundings, std::function<void(cudaStream_t)> closed)
+    : name_(std::move(name)), closed_(std::move(closed)) {
+  shared_->surroundings = std::move(surroundings);
   int least = 0, greatest = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "priorities of streams");
   check(cudaStreamCreateWithPriority(&handle_, cudaStreamNonBlocking, high_priority ? greatest : least), text("stream ", name_));
@@ -102,33 +136,45 @@ CudaStream::CudaStream(std::string name, bool high_priority, std::shared_ptr<Sup
 
 CudaStream::~CudaStream() {
   cudaStreamSynchronize(handle_);
+  let_go_of_finished();
+  if (closed_) closed_(handle_);
   cudaStreamDestroy(handle_);
 }
 
+void CudaStream::let_go_of_finished() {
+  std::vector<std::function<void()>> finished;  // destroyed after the lock
+  const std::lock_guard lock(shared_->mutex);
+  finished.swap(shared_->finished);
+}
+
 void CudaStream::submit(std::function<void()> work) {
-  auto item = std::make_unique<HostWork>(HostWork{failure_, std::move(work)});
+  let_go_of_finished();
+  auto item = std::make_unique<HostWork>(HostWork{shared_, std::move(work)});
   check(cudaLaunchHostFunc(handle_, run_host_work, item.get()), text("host work on stream ", name_));
   item.release();
 }
 
 Event CudaStream::record() {
-  auto mark = std::make_shared<CudaMark>(failure_, supervision_);
-  check(cudaEventRecord(mark->event, handle_), text("an event of stream ", name_));
+  auto mark = std::make_shared<CudaMark>(shared_);
+  shared_->check(cudaEventRecord(mark->event, handle_), text("an event of stream ", name_));
   return Event(std::move(mark));
 }
 
 void CudaStream::wait(const Event& event) {
   if (!event.state()) return;
   if (const auto* mark = dynamic_cast<const CudaMark*>(event.state().get()))
-    check(cudaStreamWaitEvent(handle_, mark->event, 0), text("stream ", name_, " waiting for an event"));
+    shared_->check(cudaStreamWaitEvent(handle_, mark->event, 0), text("stream ", name_, " waiting for an event"));
   else
     event.wait();  // a mark of the host
 }
 
 void CudaStream::synchronize() {
-  if (supervision_ && !supervision_->empty()) return record().wait();
-  check(cudaStreamSynchronize(handle_), text("stream ", name_));
-  failure_->rethrow();
+  if (shared_->surroundings.supervision->empty())
+    shared_->check(cudaStreamSynchronize(handle_), text("stream ", name_));
+  else
+    record().wait();
+  let_go_of_finished();
+  shared_->rethrow();
 }
 
 cudaStream_t handle_of(Stream& stream) {

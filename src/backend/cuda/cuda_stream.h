@@ -10,13 +10,16 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "dmuon/backend/stream.h"
+#include "dmuon/core/tensor.h"
 
 namespace dmuon::cuda {
 
@@ -41,10 +44,35 @@ class Supervision {
   std::vector<std::weak_ptr<Supervisor>> supervisors_;
 };
 
+// The kernels queued last. A kernel that fails on the device is noticed at a later wait, and then the device no longer says
+// which one it was.
+class RecentWork {
+ public:
+  void add(const char* name, const std::vector<Tensor>& tensors);
+  std::string describe() const;  // the latest first
+
+ private:
+  struct Entry {
+    const char* name = nullptr;
+    Shape shape;
+    DType dtype = DType::float32;
+  };
+  mutable std::mutex mutex_;
+  std::array<Entry, 8> entries_;
+  size_t added_ = 0;
+};
+
+// What all streams of a device share.
+struct StreamSurroundings {
+  std::shared_ptr<RecentWork> recent = std::make_shared<RecentWork>();
+  std::shared_ptr<Supervision> supervision = std::make_shared<Supervision>();
+};
+
 class CudaStream final : public Stream {
  public:
-  // `high_priority`: before the compute stream wherever both have work.
-  CudaStream(std::string name, bool high_priority, std::shared_ptr<Supervision> supervision = nullptr);
+  // `high_priority`: before the compute stream wherever both have work. `closed` is told when the stream has finished its work
+  // and ends.
+  CudaStream(std::string name, bool high_priority, StreamSurroundings surroundings, std::function<void(cudaStream_t)> closed);
   ~CudaStream() override;
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
@@ -56,18 +84,26 @@ class CudaStream final : public Stream {
   void synchronize() override;
 
   cudaStream_t handle() const { return handle_; }
-  // The first error of host work that this stream ran.
-  struct Failure {
+  // What this stream shares with its marks and its host work, which may outlive it.
+  struct Shared {
     std::mutex mutex;
-    std::exception_ptr error;
+    std::exception_ptr error;                     // the first one of host work
+    std::vector<std::function<void()>> finished;  // host work whose tensors a thread that may call CUDA has to let go
+    StreamSurroundings surroundings;
     void rethrow();
+    // DeviceError that names the latest kernels unless `status` is success.
+    void check(cudaError_t status, const std::string& what) const;
+    // Until the event has happened, looking after the supervisors.
+    void wait(cudaEvent_t event);
   };
 
  private:
+  void let_go_of_finished();
+
   std::string name_;
   cudaStream_t handle_ = nullptr;
-  std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();
-  std::shared_ptr<Supervision> supervision_;  // or null
+  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+  std::function<void(cudaStream_t)> closed_;
 };
 
 // The stream's handle; `stream` is one of a CudaBackend.

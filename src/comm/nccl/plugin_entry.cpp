@@ -10,7 +10,7 @@ namespace {
 
 // NCCL hangs or fails in strange ways when two ranks use one device.
 void require_own_devices(const cuda::CudaBackend& backend, Communicator& world) {
-  const std::vector<std::string> devices = world.all_gather_text(backend.device_identity());
+  const std::vector<std::string> devices = world.all_gather_text(backend.identity());
   for (int rank = 0; rank < world.size(); ++rank)
     for (int other = 0; other < rank; ++other) {
       const auto device = [&](int r) { return text(world.host(r), ' ', devices[static_cast<size_t>(r)]); };

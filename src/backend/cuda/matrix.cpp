@@ -1,0 +1,162 @@
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "backend/cuda/cublas_lt.h"
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/matrix_kernels.h"
+#include "backend/cuda/symmetric_product.h"
+#include "backend/kernel_flops.h"
+
+namespace dmuon::cuda {
+namespace {
+
+// Two classes of addresses, so that a matrix' algorithm, and with it its bits, hardly depends on where it lies.
+int32_t alignment_of(const Tensor& tensor) {
+  const auto address = reinterpret_cast<uintptr_t>(tensor.raw());
+  return address % 16 == 0 ? 16 : static_cast<int32_t>(size_of(tensor.dtype()));
+}
+
+ProductKey key_of(const Multiply& m) {
+  ProductKey key;
+  key.m = m.c.rows(), key.n = m.c.size(-1), key.k = m.transpose_a ? m.a.rows() : m.a.size(-1);
+  key.transpose_a = m.transpose_a, key.transpose_b = m.transpose_b;
+  key.operands = m.a.dtype(), key.result = m.c.dtype();
+  key.split_sums = true;
+  key.alignment_a = alignment_of(m.a), key.alignment_b = alignment_of(m.b);
+  key.alignment_c = key.alignment_d = alignment_of(m.c);
+  return key;
+}
+
+// Beyond this size one matrix fills a device and takes the faster kernels of single products.
+constexpr int64_t fills_a_device = int64_t{1536} * 1536;
+
+ProductKey key_of(const BatchedProduct& p, size_t i) {
+  ProductKey key;
+  key.m = p.d[i].rows(), key.n = p.d[i].size(-1), key.k = p.transpose_a ? p.a[i].rows() : p.a[i].size(-1);
+  key.transpose_a = p.transpose_a, key.transpose_b = p.transpose_b;
+  key.operands = p.a[i].dtype(), key.result = p.d[i].dtype();
+  key.alignment_a = alignment_of(p.a[i]), key.alignment_b = alignment_of(p.b[i]);
+  key.alignment_d = alignment_of(p.d[i]);
+  key.alignment_c = p.beta != 0.0 ? alignment_of(p.c[i]) : key.alignment_d;
+  key.by_pointers = key.m * key.n < fills_a_device;
+  return key;
+}
+
+double alpha_of(const BatchedProduct& p, size_t i) { return p.alphas.empty() ? p.alpha : p.alphas[i]; }
+
+std::vector<Tensor> touched_by(const BatchedProduct& p) {
+  std::vector<Tensor> touched = p.d;
+  for (const auto* operands : {&p.a, &p.b, &p.c}) touched.insert(touched.end(), operands->begin(), operands->end());
+  return touched;
+}
+
+BatchedProduct range(const BatchedProduct& p, size_t first, size_t end) {
+  const auto cut = [&](const auto& all) {
+    using List = std::remove_cvref_t<decltype(all)>;
+    return all.empty() ? List{} : List(all.begin() + static_cast<std::ptrdiff_t>(first), all.begin() + static_cast<std::ptrdiff_t>(end));
+  };
+  BatchedProduct part = p;
+  part.a = cut(p.a), part.b = cut(p.b), part.c = cut(p.c), part.d = cut(p.d), part.alphas = cut(p.alphas);
+  return part;
+}
+
+}  // namespace
+
+Matrix::Matrix(CudaBackend& backend) : Family(backend) {}
+Matrix::~Matrix() = default;
+
+CublasLt& Matrix::library() {
+  const std::lock_guard lock(mutex_);
+  if (!library_) library_ = std::make_unique<CublasLt>();
+  return *library_;
+}
+
+Tensor Matrix::library_workspace(Stream& stream) {
+  const std::lock_guard lock(mutex_);
+  Tensor& workspace = workspaces_[&stream];
+  if (!workspace.defined())
+    workspace =
+        backend_.allocate(Shape{CublasLt::workspace_bytes}, DType::uint8, MemoryCategory::workspace, "scratch of cuBLAS, one per stream");
+  return workspace;
+}
+
+void Matrix::multiply(Stream& stream, const Multiply& m) {
+  const Tensor workspace = library_workspace(stream);
+  backend_.enqueue(stream, "multiply", flops_of(m), {m.a, m.b, m.c, m.bias, workspace}, [&](cudaStream_t handle) {
+    ProductKey key = key_of(m);
+    if (key.m == 0 || key.n == 0) return;
+    if (key.k == 0) return scale_and_add_bias(m.c, m.beta, m.bias, m.c, handle);
+    ProductAddresses addresses{m.a.raw(), m.b.raw(), m.c.raw(), m.c.raw(), m.bias.raw()};
+    if (m.bias.defined() && m.bias.dtype() == m.c.dtype() && alignment_of(m.bias) == 16) {
+      key.bias = true;
+      key.bias = library().supports(key);
+    }
+    library().run(key, addresses, m.alpha, m.beta, workspace.raw(), handle);
+    if (m.bias.defined() && !key.bias) scale_and_add_bias(m.c, 1.0, m.bias, m.c, handle);
+  });
+}
+
+void Matrix::batched_product(Stream& stream, const BatchedProduct& p) {
+  const Tensor workspace = library_workspace(stream);
+  const Tensor table = backend_.workspace(4 * largest_matrix_list, DType::int64, "addresses of a batch of products");
+  std::vector<Tensor> touched = touched_by(p);
+  touched.push_back(workspace);
+  touched.push_back(table);
+  backend_.enqueue(stream, "batched_product", flops_of(p), touched, [&](cudaStream_t handle) {
+    if (p.symmetric && symmetric_product(backend_, stream, p)) return;
+    // Neighbours of one key and factor go together.
+    for (size_t first = 0, end = 0; first < p.d.size(); first = end) {
+      const ProductKey key = key_of(p, first);
+      for (end = first + 1; end < p.d.size() && end - first < largest_matrix_list; ++end)
+        if (key_of(p, end) != key || alpha_of(p, end) != alpha_of(p, first)) break;
+      full_products(key, p, first, end, table, workspace, handle);
+    }
+  });
+}
+
+void Matrix::full_products(ProductKey key, const BatchedProduct& p, size_t first, size_t end, const Tensor& table, const Tensor& workspace,
+                           cudaStream_t stream) {
+  if (key.m == 0 || key.n == 0) return;
+  const std::span<const Tensor> results(p.d.data() + first, end - first);
+  const double alpha = alpha_of(p, first);
+  const auto c = [&](size_t i) -> const Tensor& { return p.beta != 0.0 ? p.c[i] : p.d[i]; };
+  if (key.by_pointers) key.by_pointers = library().supports(key);
+  if (key.k == 0) {
+    for (size_t i = first; i < end; ++i) scale_and_add_bias(c(i), p.beta, {}, p.d[i], stream);
+  } else if (key.by_pointers) {
+    PointerTable pointers{};
+    for (size_t i = first; i < end; ++i) {
+      pointers.lists[0].entries[i - first] = p.a[i].raw(), pointers.lists[1].entries[i - first] = p.b[i].raw();
+      pointers.lists[2].entries[i - first] = c(i).raw(), pointers.lists[3].entries[i - first] = p.d[i].raw();
+    }
+    write_pointers(pointers, table.raw(), stream);
+    int64_t* list = table.data<int64_t>();
+    library().run(key,
+                  {list, list + largest_matrix_list, list + 2 * largest_matrix_list, list + 3 * largest_matrix_list, nullptr,
+                   static_cast<int32_t>(end - first)},
+                  alpha, p.beta, workspace.raw(), stream);
+  } else {
+    for (size_t i = first; i < end; ++i)
+      library().run(key, {p.a[i].raw(), p.b[i].raw(), c(i).raw(), p.d[i].raw()}, alpha, p.beta, workspace.raw(), stream);
+  }
+  if (p.diagonal != 0.0) add_diagonal(results, p.diagonal, stream);
+  if (p.symmetric) mirror_lower(results, stream);
+}
+
+// In rounds of one matrix per queue, so that those that share scratch follow one another.
+void Matrix::product_sequence(Stream& stream, const ProductSequence& sequence) {
+  const size_t count = sequence.steps.empty() ? 0 : sequence.steps.front().d.size();
+  const auto queues = static_cast<size_t>(std::max(sequence.queues, 1));
+  for (size_t first = 0; first < count; first += queues)
+    for (const BatchedProduct& step : sequence.steps) batched_product(stream, range(step, first, std::min(first + queues, count)));
+}
+
+void Matrix::column_sum(Stream& stream, const ColumnSum& s) {
+  const Tensor partial =
+      backend_.workspace(column_sum_partials(s.in.rows()) * s.in.size(-1), DType::float32, "partial sums of the columns of a matrix");
+  backend_.enqueue(stream, "column_sum", 0, {s.in, s.out, partial},
+                   [&](cudaStream_t handle) { sum_columns(s.in, partial, s.out, s.accumulate, handle); });
+}
+
+}  // namespace dmuon::cuda

@@ -1,0 +1,373 @@
+// The part of cuBLASLt that the CUDA backend calls, with the real header's signatures, as plain loops. What the library would
+// refuse, or would answer with a wrong result, is refused here: descriptors that do not fit together, an algorithm of another
+// product, addresses less aligned than promised or outside device memory, results that overlap operands, too little scratch.
+//
+// Products take their place in the stream. One of them is two entries: the first signs its scratch, the second looks for its
+// signature, so that two streams that share scratch without an order between them are found.
+#include <cublasLt.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "cuda_on_host/device_memory.h"
+#include "cuda_on_host/stream_queue.h"
+
+struct cublasLtContext {
+  int made = 0;
+};
+
+namespace {
+
+struct Operation {
+  cublasComputeType_t compute{};
+  cudaDataType_t scale{};
+  int32_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
+  uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  const void* bias = nullptr;
+};
+
+struct Layout {
+  uint32_t type = 0;
+  uint64_t rows = 0, columns = 0;
+  int64_t leading = 0;
+  int32_t batch = 1;
+  uint32_t mode = CUBLASLT_BATCH_MODE_STRIDED;
+  int64_t stride = 0;
+
+  int64_t height() const { return static_cast<int64_t>(rows); }
+  int64_t width() const { return static_cast<int64_t>(columns); }
+};
+
+struct Preference {
+  uint64_t workspace = 0;
+  uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
+  uint32_t alignments[4] = {256, 256, 256, 256};
+};
+
+// What cublasLtMatmulAlgo_t holds: which product it was chosen for.
+struct Algorithm {
+  uint64_t magic, product, workspace;
+  uint32_t alignments[4];
+};
+static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
+constexpr uint64_t algorithm_magic = 0x616c676f72697468;
+constexpr uint64_t algorithm_workspace = 64;
+
+Operation& operation_of(cublasLtMatmulDesc_t p) { return *reinterpret_cast<Operation*>(p); }
+Layout& layout_of(cublasLtMatrixLayout_t p) { return *reinterpret_cast<Layout*>(p); }
+Preference& preference_of(cublasLtMatmulPreference_t p) { return *reinterpret_cast<Preference*>(p); }
+
+cublasStatus_t refuse(const char* why, cublasStatus_t status = CUBLAS_STATUS_INVALID_VALUE) {
+  std::fprintf(stderr, "cublas_on_host: %s\n", why);
+  return status;
+}
+
+template <class T>
+cublasStatus_t store(T& value, const void* from, size_t bytes) {
+  if (from == nullptr || bytes != sizeof value) return refuse("an attribute of another size");
+  std::memcpy(&value, from, sizeof value);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+int64_t element_bytes(uint32_t type) { return type == CUDA_R_32F ? 4 : 2; }
+
+// The product as three sizes, or a refusal.
+struct Product {
+  int64_t m = 0, n = 0, k = 0;
+};
+
+cublasStatus_t understand(const Operation& o, const Layout& a, const Layout& b, const Layout& c, const Layout& d, Product& product) {
+  if (o.compute != CUBLAS_COMPUTE_32F || o.scale != CUDA_R_32F) return refuse("only float32 sums", CUBLAS_STATUS_NOT_SUPPORTED);
+  for (const Layout* x : {&a, &b, &c, &d}) {
+    if (x->type != CUDA_R_32F && x->type != CUDA_R_16F && x->type != CUDA_R_16BF) return refuse("a type", CUBLAS_STATUS_NOT_SUPPORTED);
+    if (x->rows == 0 || x->columns == 0 || x->leading < x->height()) return refuse("an empty matrix or a leading dimension");
+    if (x->batch != d.batch || x->mode != d.mode || x->batch < 1) return refuse("batches that differ");
+  }
+  if (a.type != b.type || c.type != d.type || (d.type != a.type && d.type != CUDA_R_32F))
+    return refuse("types that do not go together", CUBLAS_STATUS_NOT_SUPPORTED);
+  const bool ta = o.transpose_a == CUBLAS_OP_T, tb = o.transpose_b == CUBLAS_OP_T;
+  product = {d.height(), d.width(), ta ? a.height() : a.width()};
+  if ((ta ? a.width() : a.height()) != product.m || (tb ? b.width() : b.height()) != product.k ||
+      (tb ? b.height() : b.width()) != product.n || c.rows != d.rows || c.columns != d.columns)
+    return refuse("sizes that do not fit");
+  if (o.epilogue != CUBLASLT_EPILOGUE_DEFAULT && o.epilogue != CUBLASLT_EPILOGUE_BIAS)
+    return refuse("an epilogue", CUBLAS_STATUS_NOT_SUPPORTED);
+  if (o.epilogue == CUBLASLT_EPILOGUE_BIAS && d.mode != CUBLASLT_BATCH_MODE_STRIDED) return refuse("bias", CUBLAS_STATUS_NOT_SUPPORTED);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+uint64_t fingerprint(const Operation& o, const Layout& a, const Layout& b, const Layout& c, const Layout& d) {
+  uint64_t hash = 1469598103934665603u;
+  const auto mix = [&](uint64_t value) { hash = (hash ^ value) * 1099511628211u; };
+  mix(static_cast<uint64_t>(o.transpose_a)), mix(static_cast<uint64_t>(o.transpose_b)), mix(o.epilogue);
+  for (const Layout* x : {&a, &b, &c, &d})
+    mix(x->type), mix(x->rows), mix(x->columns), mix(static_cast<uint64_t>(x->leading)), mix(x->mode);
+  return hash;
+}
+
+float load(uint32_t type, const void* from, int64_t i) {
+  if (type == CUDA_R_32F) return static_cast<const float*>(from)[i];
+  if (type == CUDA_R_16F) return __half2float(static_cast<const __half*>(from)[i]);
+  return __bfloat162float(static_cast<const __nv_bfloat16*>(from)[i]);
+}
+
+void save(uint32_t type, void* to, int64_t i, float value) {
+  if (type == CUDA_R_32F)
+    static_cast<float*>(to)[i] = value;
+  else if (type == CUDA_R_16F)
+    static_cast<__half*>(to)[i] = __float2half_rn(value);
+  else
+    static_cast<__nv_bfloat16*>(to)[i] = __float2bfloat16_rn(value);
+}
+
+// op(matrix) as rows x columns floats, row-major.
+std::vector<float> unpack(const Layout& x, const void* data, bool transposed) {
+  const int64_t rows = transposed ? x.width() : x.height(), columns = transposed ? x.height() : x.width();
+  std::vector<float> values(static_cast<size_t>(rows * columns));
+  float* to = values.data();
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j) *to++ = load(x.type, data, transposed ? i * x.leading + j : j * x.leading + i);
+  return values;
+}
+
+// sums[n][m] = sum over k of b[k][n] * a[m][k], k in order; a transposed as [k][m], so that the inner loop runs along memory.
+void add_up(const float* a, const float* b, float* sums, const Product& p) {
+  for (int64_t j = 0; j < p.n; ++j)
+    for (int64_t l = 0; l < p.k; ++l) {
+      const float factor = b[l * p.n + j];
+      const float* from = a + l * p.m;
+      float* to = sums + j * p.m;
+      for (int64_t i = 0; i < p.m; ++i) to[i] += factor * from[i];
+    }
+}
+
+struct Call {
+  Operation operation;
+  Layout a, b, d;
+  Product product;
+  float alpha, beta;
+
+  void one(const void* x, const void* y, const void* c, void* to) const {
+    const std::vector<float> left = unpack(a, x, operation.transpose_a != CUBLAS_OP_T),
+                             right = unpack(b, y, operation.transpose_b == CUBLAS_OP_T);
+    std::vector<float> sums(static_cast<size_t>(product.m * product.n), 0.0f);
+    add_up(left.data(), right.data(), sums.data(), product);
+    for (int64_t j = 0; j < product.n; ++j)
+      for (int64_t i = 0; i < product.m; ++i) {
+        float value = alpha * sums[static_cast<size_t>(j * product.m + i)];
+        if (beta != 0.0f) value += beta * load(d.type, c, j * d.leading + i);
+        if (operation.epilogue == CUBLASLT_EPILOGUE_BIAS) value += load(d.type, operation.bias, i);
+        save(d.type, to, j * d.leading + i, value);
+      }
+    cuda_on_host::mark_written(to, static_cast<size_t>(((d.width() - 1) * d.leading + d.height()) * element_bytes(d.type)));
+  }
+};
+
+int64_t extent(const Layout& x) { return ((x.width() - 1) * x.leading + x.height()) * element_bytes(x.type); }
+
+bool on_device(const void* data, int64_t bytes) {
+  return cuda_on_host::is_device_memory(data) && cuda_on_host::range_error(data, static_cast<size_t>(bytes)).empty();
+}
+
+bool aligned(const void* data, uint32_t to) { return reinterpret_cast<uintptr_t>(data) % to == 0; }
+
+bool overlap(const void* x, int64_t x_bytes, const void* y, int64_t y_bytes) {
+  const auto *p = static_cast<const char*>(x), *q = static_cast<const char*>(y);
+  return p < q + y_bytes && q < p + x_bytes;
+}
+
+// Null when the matrices of one product may be used, else the reason why not.
+const char* complaint(const Call& call, const Algorithm& algorithm, const void* x, const void* y, const void* c, const void* to) {
+  const void* data[] = {x, y, c, to};
+  const Layout* layouts[] = {&call.a, &call.b, &call.d, &call.d};
+  for (int i = 0; i < 4; ++i) {
+    if (data[i] == nullptr || !on_device(data[i], extent(*layouts[i]))) return "a matrix outside device memory";
+    if (!aligned(data[i], algorithm.alignments[i])) return "a matrix less aligned than promised";
+  }
+  for (int i = 0; i < 2; ++i)
+    if (overlap(data[i], extent(*layouts[i]), to, extent(call.d))) return "a result that overlaps an operand";
+  if (c != to && overlap(c, extent(call.d), to, extent(call.d))) return "c and d that overlap in part";
+  return nullptr;
+}
+
+}  // namespace
+
+extern "C" {
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  *handle = new cublasLtContext;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  delete handle;
+  return CUBLAS_STATUS_SUCCESS;
+}
+size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
+const char* cublasLtGetStatusName(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_SUCCESS         ? "CUBLAS_STATUS_SUCCESS"
+         : status == CUBLAS_STATUS_INVALID_VALUE ? "CUBLAS_STATUS_INVALID_VALUE"
+         : status == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED"
+                                                 : "CUBLAS_STATUS_OTHER";
+}
+const char* cublasLtGetStatusString(cublasStatus_t) { return "refused by the stand-in of cuBLASLt, which has said why"; }
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* operation, cublasComputeType_t compute, cudaDataType_t scale) {
+  *operation = reinterpret_cast<cublasLtMatmulDesc_t>(new Operation{.compute = compute, .scale = scale});
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t operation) {
+  delete &operation_of(operation);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, const void* value,
+                                              size_t bytes) {
+  Operation& o = operation_of(operation);
+  switch (attribute) {
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+      return store(o.transpose_a, value, bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+      return store(o.transpose_b, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+      return store(o.epilogue, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+      return store(o.bias, value, bytes);
+    default:
+      return refuse("an attribute of a product that the stand-in does not know", CUBLAS_STATUS_NOT_SUPPORTED);
+  }
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type, uint64_t rows, uint64_t columns,
+                                          int64_t leading) {
+  *layout = reinterpret_cast<cublasLtMatrixLayout_t>(
+      new Layout{.type = static_cast<uint32_t>(type), .rows = rows, .columns = columns, .leading = leading});
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+  delete &layout_of(layout);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute, const void* value,
+                                                size_t bytes) {
+  Layout& x = layout_of(layout);
+  switch (attribute) {
+    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT:
+      return store(x.batch, value, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_BATCH_MODE:
+      return store(x.mode, value, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET:
+      return store(x.stride, value, bytes);
+    default:
+      return refuse("an attribute of a matrix that the stand-in does not know", CUBLAS_STATUS_NOT_SUPPORTED);
+  }
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
+  *preference = reinterpret_cast<cublasLtMatmulPreference_t>(new Preference);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+  delete &preference_of(preference);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void* value, size_t bytes) {
+  Preference& p = preference_of(preference);
+  switch (attribute) {
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
+      return store(p.workspace, value, bytes);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+      return store(p.reductions, value, bytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
+      return store(p.alignments[0], value, bytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
+      return store(p.alignments[1], value, bytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
+      return store(p.alignments[2], value, bytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
+      return store(p.alignments[3], value, bytes);
+    default:
+      return refuse("a preference that the stand-in does not know", CUBLAS_STATUS_NOT_SUPPORTED);
+  }
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
+                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int wanted, cublasLtMatmulHeuristicResult_t results[],
+                                              int* found) {
+  *found = 0;
+  Product product;
+  const cublasStatus_t status = understand(operation_of(operation), layout_of(a), layout_of(b), layout_of(c), layout_of(d), product);
+  if (status != CUBLAS_STATUS_SUCCESS) return status;
+  const Preference& p = preference_of(preference);
+  if (wanted < 1) return refuse("no algorithm asked for");
+  if (p.workspace < algorithm_workspace) return refuse("too little scratch", CUBLAS_STATUS_NOT_SUPPORTED);
+  Algorithm algorithm{algorithm_magic,
+                      fingerprint(operation_of(operation), layout_of(a), layout_of(b), layout_of(c), layout_of(d)),
+                      algorithm_workspace,
+                      {p.alignments[0], p.alignments[1], p.alignments[2], p.alignments[3]}};
+  std::memcpy(&results[0].algo, &algorithm, sizeof algorithm);
+  results[0].workspaceSize = algorithm_workspace;
+  results[0].state = CUBLAS_STATUS_SUCCESS;
+  *found = 1;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, const void* alpha, const void* a,
+                              cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout, const void* beta,
+                              const void* c, cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
+                              const cublasLtMatmulAlgo_t* algo, void* workspace, size_t workspace_bytes, cudaStream_t stream) {
+  if (handle == nullptr) return CUBLAS_STATUS_NOT_INITIALIZED;
+  if (alpha == nullptr || beta == nullptr || algo == nullptr) return refuse("a null argument");
+  Call call{
+      operation_of(operation),         layout_of(a_layout), layout_of(b_layout), layout_of(d_layout), {}, *static_cast<const float*>(alpha),
+      *static_cast<const float*>(beta)};
+  const cublasStatus_t status = understand(call.operation, call.a, call.b, layout_of(c_layout), call.d, call.product);
+  if (status != CUBLAS_STATUS_SUCCESS) return status;
+  Algorithm algorithm{};
+  std::memcpy(&algorithm, algo, sizeof algorithm);
+  if (algorithm.magic != algorithm_magic || algorithm.product != fingerprint(call.operation, call.a, call.b, layout_of(c_layout), call.d))
+    return refuse("the algorithm of another product");
+  if (workspace_bytes < algorithm.workspace || !aligned(workspace, 256) || !on_device(workspace, static_cast<int64_t>(algorithm.workspace)))
+    return refuse("scratch that is too small, not aligned to 256 or outside device memory");
+  if (call.operation.epilogue == CUBLASLT_EPILOGUE_BIAS &&
+      (!aligned(call.operation.bias, 16) || !on_device(call.operation.bias, call.product.m * element_bytes(call.d.type))))
+    return refuse("a bias that is not aligned to 16 or outside device memory");
+  const bool by_pointers = call.d.mode == CUBLASLT_BATCH_MODE_POINTER_ARRAY;
+  if (by_pointers) {
+    for (const void* list : {a, b, c, static_cast<const void*>(d)})
+      if (!aligned(list, 8) || !on_device(list, 8 * call.d.batch)) return refuse("a list of addresses outside device memory");
+  } else if (call.d.batch != 1) {
+    return refuse("batches by strides", CUBLAS_STATUS_NOT_SUPPORTED);
+  } else if (const char* why = complaint(call, algorithm, a, b, c, d)) {
+    return refuse(why);
+  }
+
+  static std::atomic<uint64_t> calls{0};
+  const uint64_t signature = ++calls;
+  auto* scratch = static_cast<uint64_t*>(workspace);
+  const auto begin = [=] {
+    *scratch = signature;
+    cuda_on_host::mark_written(scratch, sizeof *scratch);
+  };
+  const auto multiply = [=] {
+    const auto stop = [](const char* why) { cuda_on_host::fail_device(cudaErrorIllegalAddress, std::string("cublasLtMatmul: ") + why); };
+    if (*scratch != signature) return stop("two products use one scratch at once: a wait between their streams is missing");
+    if (!by_pointers) return call.one(a, b, c, d);
+    const auto list = [](const void* of, int i) { return static_cast<void* const*>(of)[i]; };
+    for (int i = 0; i < call.d.batch; ++i) {
+      if (const char* why = complaint(call, algorithm, list(a, i), list(b, i), list(c, i), list(d, i))) return stop(why);
+      call.one(list(a, i), list(b, i), list(c, i), list(d, i));
+    }
+  };
+  if (cuda_on_host::queue_work(stream, "cublasLtMatmul, its scratch", begin) != cudaSuccess ||
+      cuda_on_host::queue_work(stream, "cublasLtMatmul", multiply) != cudaSuccess)
+    return CUBLAS_STATUS_EXECUTION_FAILED;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+}  // extern "C"
