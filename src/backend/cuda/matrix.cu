@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "backend/cuda/device_language.h"
 #include "backend/cuda/matrix_kernels.h"
 #include "dmuon/core/text.h"
@@ -21,11 +23,11 @@ __global__ void write_pointers_kernel(PointerTable table, void** destination) {
 }
 
 template <class T>
-__global__ void add_diagonal_kernel(MatrixList matrices, int64_t n, float diagonal) {
+__global__ void add_diagonal_kernel(MatrixList matrices, int64_t columns, int64_t count, float diagonal) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= n) return;
+  if (i >= count) return;
   T* d = static_cast<T*>(matrices.entries[blockIdx.y]);
-  narrow(widen(d[i * n + i]) + diagonal, d[i * n + i]);
+  narrow(widen(d[i * columns + i]) + diagonal, d[i * columns + i]);
 }
 
 // Block x is the tile (row, column) of the lower triangle of tiles, counted row by row.
@@ -114,10 +116,10 @@ void write_pointers(const PointerTable& table, void* destination, cudaStream_t s
 
 void add_diagonal(std::span<const Tensor> matrices, double diagonal, cudaStream_t stream) {
   if (matrices.empty()) return;
-  const int64_t n = matrices.front().size(-1);
+  const int64_t columns = matrices.front().size(-1), count = std::min(matrices.front().rows(), columns);
   with_element(matrices.front().dtype(), "add_diagonal", [&](auto zero) {
-    launch({"add_diagonal", dim3(blocks_of(n, line), static_cast<unsigned>(matrices.size())), dim3(line), 0, stream},
-           add_diagonal_kernel<decltype(zero)>, list_of(matrices), n, static_cast<float>(diagonal));
+    launch({"add_diagonal", dim3(blocks_of(count, line), static_cast<unsigned>(matrices.size())), dim3(line), 0, stream},
+           add_diagonal_kernel<decltype(zero)>, list_of(matrices), columns, count, static_cast<float>(diagonal));
   });
 }
 

@@ -23,7 +23,7 @@ struct PointerTable {
 };
 void write_pointers(const PointerTable& table, void* destination, cudaStream_t stream);
 
-// d_i[n, n] += diagonal * I of up to largest_matrix_list matrices of one type and size.
+// d_i[m, n] += diagonal * I of up to largest_matrix_list matrices of one type and size.
 void add_diagonal(std::span<const Tensor> matrices, double diagonal, cudaStream_t stream);
 // The upper triangles become the lower ones, bit for bit.
 void mirror_lower(std::span<const Tensor> matrices, cudaStream_t stream);
