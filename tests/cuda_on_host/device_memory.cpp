@@ -19,7 +19,9 @@
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
+constexpr bool sanitized = true;
 #else
+constexpr bool sanitized = false;
 #define ASAN_POISON_MEMORY_REGION(address, bytes) static_cast<void>(address)
 #define ASAN_UNPOISON_MEMORY_REGION(address, bytes) static_cast<void>(address)
 #endif
@@ -68,6 +70,7 @@ class DeviceMemory {
     cursor_ = offset + total;
     used_[device] += bytes;
     unsigned char* begin = base_ + offset + red_zone;
+    ASAN_UNPOISON_MEMORY_REGION(begin - red_zone, total);
     std::memset(begin - red_zone, red, red_zone);
     fill_poison(begin, bytes);
     std::memset(begin + bytes, red, total - red_zone - bytes);
@@ -227,6 +230,7 @@ std::string range_error(const void* address, size_t bytes) {
 std::string damaged_red_zone() { return DeviceMemory::only().damaged_some(); }
 
 void check_accesses() { DeviceMemory::only().keep_shadow(); }
+bool addresses_are_sanitized() { return sanitized; }
 bool accesses_are_checked() { return DeviceMemory::only().has_shadow(); }
 unsigned char* shadow_of(const void* address) { return DeviceMemory::only().shadow(address); }
 void mark_written(void* address, size_t bytes) {

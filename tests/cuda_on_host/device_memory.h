@@ -38,6 +38,8 @@ void mark_written(void* address, size_t bytes);
 // first allocation; nullptr otherwise.
 void check_accesses();
 bool accesses_are_checked();
+// True in a build with the address sanitizer, which ends the process at the first access out of bounds.
+bool addresses_are_sanitized();
 unsigned char* shadow_of(const void* address);
 
 }  // namespace cuda_on_host

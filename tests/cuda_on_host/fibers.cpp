@@ -72,7 +72,7 @@ class Executor {
   unsigned exchange(unsigned mask, const void* value, size_t bytes, Place place);
   const void* read_lane(unsigned token, int lane);
   unsigned ballot(unsigned token) const;
-  [[noreturn]] void fail(cudaError_t error, const std::string& what);
+  [[noreturn]] void fail(cudaError_t error, std::string what);
 
   bool running() const { return kernel_ != nullptr; }
   int self() const { return self_; }
@@ -351,8 +351,9 @@ void Executor::stuck() {
                                          at(coordinates.block) + " wait for each other at different places: " + text};
 }
 
-void Executor::fail(cudaError_t error, const std::string& what) {
-  report_ = {error, where(self_) + ": " + what};
+void Executor::fail(cudaError_t error, std::string what) {
+  report_ = {error, text(where(self_), ": ", what)};
+  std::string().swap(what);  // nothing on this stack is destroyed
   pool_.switch_to(pool_.main());
   __builtin_unreachable();
 }
@@ -360,7 +361,7 @@ void Executor::fail(cudaError_t error, const std::string& what) {
 }  // namespace
 
 Report run_kernel(const Kernel& kernel, Order order, uint64_t seed) { return executor().run(kernel, order, seed); }
-void fail_kernel(cudaError_t error, const std::string& what) { executor().fail(error, what); }
+void fail_kernel(cudaError_t error, std::string what) { executor().fail(error, std::move(what)); }
 std::string where() { return executor().where(executor().self()); }
 Position position() { return executor().position(); }
 bool in_kernel() { return executor().running() && on_fiber_stack(__builtin_frame_address(0)); }

@@ -33,7 +33,7 @@ struct Report {
 Report run_kernel(const Kernel& kernel, Order order, uint64_t seed);
 
 // Ends the running kernel with this report, from within one of its threads.
-[[noreturn]] void fail_kernel(cudaError_t error, const std::string& what);
+[[noreturn]] void fail_kernel(cudaError_t error, std::string what);
 // The kernel that runs, its block and thread, for reports.
 std::string where();
 // Position of the calling thread in its block and how many barriers of its block and its warp it has passed: two accesses of
