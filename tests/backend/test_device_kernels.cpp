@@ -26,8 +26,8 @@ void check(Compare compare, size_t least) {
 
 }  // namespace
 
-TEST_CASE("matrix kernels, unaligned and in bfloat16") { check(kernel_suite::compare_matrix_kernels, 30); }
-TEST_CASE("attention kernels, unaligned and in bfloat16") { check(kernel_suite::compare_attention_kernels, 30); }
+TEST_CASE("matrix kernels, unaligned and in bfloat16", "[device]") { check(kernel_suite::compare_matrix_kernels, 30); }
+TEST_CASE("attention kernels, unaligned and in bfloat16", "[device]") { check(kernel_suite::compare_attention_kernels, 30); }
 TEST_CASE("normalisation kernels, unaligned and in bfloat16", "[device]") { check(kernel_suite::compare_normalization_kernels, 200); }
 TEST_CASE("activation kernels, unaligned and in bfloat16", "[device]") { check(kernel_suite::compare_activation_kernels, 100); }
 TEST_CASE("embedding and loss kernels, unaligned and in bfloat16", "[device]") { check(kernel_suite::compare_embedding_loss_kernels, 40); }
