@@ -7,6 +7,8 @@ set(DMUON_MPI AUTO CACHE STRING "Processes through MPI: AUTO, ON, OFF")
 set(DMUON_CBC AUTO CACHE STRING "Planning by integer programs through COIN-OR CBC: AUTO, ON, OFF")
 set(DMUON_CUDA AUTO CACHE STRING "CUDA backend: AUTO, ON, OFF")
 set(DMUON_CUDA_ARCHITECTURES "80;90" CACHE STRING "Device architectures that the CUDA backend is compiled for")
+option(DMUON_GPU_TESTS "Tests of devices run on a real GPU, with label gpu, in place of the stand-in" OFF)
+set(DMUON_HEADER_ONLY "" CACHE PATH "A folder with the headers of spdlog, fmt, nlohmann-json, CLI11, xxhash and Catch2, in place of the packages")
 set(DMUON_SANITIZE "" CACHE STRING "Sanitizers, e.g. address,undefined or thread")
 
 add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Werror;-Wshadow=local;-Wno-unknown-pragmas>"

@@ -72,6 +72,22 @@ function(dmuon_add_mpi_test name)
   endforeach()
 endfunction()
 
+# The same on a real device, as `<name>_gpu` with label gpu; of a program of several ranks only its run on one.
+function(dmuon_test_on_gpu name timeout ranks)
+  if(NOT TARGET gpu_tests)
+    add_custom_target(gpu_tests)
+  endif()
+  add_dependencies(gpu_tests ${name})
+  add_dependencies(${name} dmuon_cuda)
+  if(ranks)
+    add_test(NAME ${name}_gpu COMMAND ${name})
+  else()
+    add_test(NAME ${name}_gpu COMMAND ${name} "[device]")
+  endif()
+  set_tests_properties(${name}_gpu PROPERTIES LABELS gpu TIMEOUT ${timeout} RUN_SERIAL ON
+    ENVIRONMENT "DMUON_TEST_DEVICE=cuda;DMUON_CUDA_PLUGIN=$<TARGET_FILE:dmuon_cuda>")
+endfunction()
+
 # Runs a test once more on the CUDA backend, its kernels executed on the host by tests/cuda_on_host/, as `<name>_cuda` with label
 # cuda_on_host: the cases tagged [device] of a Catch2 program, the whole of a program of several ranks (RANKS, one run each). Such
 # tests make their backend by tests/support/test_device.h. Left out, visibly, where CUDA's headers are not there.
@@ -83,6 +99,10 @@ function(dmuon_test_on_cuda name)
   endif()
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 300)
+  endif()
+  if(DMUON_GPU_TESTS)
+    dmuon_test_on_gpu(${name} ${A_TIMEOUT} "${A_RANKS}")
+    return()
   endif()
   add_dependencies(${name} dmuon_cuda_on_host)
   set(device "DMUON_TEST_DEVICE=cuda;DMUON_CUDA_PLUGIN=$<TARGET_FILE:dmuon_cuda_on_host>;OMP_NUM_THREADS=1")

@@ -94,6 +94,17 @@ ChosenDevice choose_device(const std::string& device, const BackendOptions& opti
   return chosen;
 }
 
+std::string describe_device_memory(const Backend& backend) {
+  const DeviceBackend* device = device_of(backend);
+  if (device == nullptr) return "";
+  const DeviceMemory memory = device->memory();
+  const double spare =
+      memory.peak_reserved > 0 ? 1.0 - static_cast<double>(memory.peak_in_use) / static_cast<double>(memory.peak_reserved) : 0.0;
+  return text("GPU memory at most ", format_bytes(memory.peak_in_use), " in tensors, ", format_bytes(memory.peak_reserved),
+              " taken from the device (", format_number(100.0 * spare, 0), " % for reuse), ", format_bytes(memory.free), " of ",
+              format_bytes(memory.total), " free");
+}
+
 int rank_on_host(const Communicator& world) {
   int before = 0;
   for (int rank = 0; rank < world.rank(); ++rank) before += world.host(rank) == world.host(world.rank());

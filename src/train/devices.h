@@ -24,6 +24,10 @@ inline std::unique_ptr<Backend> make_backend(const std::string& device, const Ba
   return choose_device(device, options).backend;
 }
 
+// "GPU memory at most 1.2 GiB in tensors, 1.3 GiB taken from the device (8 % for reuse), 120 GiB of 139 GiB free"; "" for a
+// backend without a device of its own.
+std::string describe_device_memory(const Backend& backend);
+
 // The number of this rank among those of its host.
 int rank_on_host(const Communicator& world);
 

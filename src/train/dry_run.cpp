@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "dmuon/backend/device.h"
 #include "dmuon/core/text.h"
 #include "train/batches.h"
 #include "train/counting_communicator.h"
@@ -43,6 +44,7 @@ HostTokenBatch blank_batch(int64_t sequences, int64_t length) {
 
 struct RankCost {
   MemoryStatistics memory;
+  int64_t device_bytes = 0;
   TrafficBytes sent, votes;  // in a step
   double optimizer_flops = 0;
 };
@@ -116,6 +118,7 @@ RankCost simulate_rank(const Configuration& configuration, const TokenData& data
     evaluate_batch(*plan.model, context, blank_batch(configuration.evaluation.batch_size, configuration.model.context_length));
   }
   cost.memory = backend->allocator().statistics();
+  if (const DeviceBackend* device = device_of(*backend)) cost.device_bytes = device->memory().peak_reserved;
   const int64_t staging = staging_bytes(run, plans, size_of(sharded.options().gradient_dtype));
   cost.memory.categories[static_cast<size_t>(MemoryCategory::communication)].peak += staging;
   cost.memory.total.peak += staging;
@@ -145,6 +148,7 @@ DryRunReport dry_run(const Configuration& configuration, const TokenData& data, 
     report.optimizer_flops_per_step += cost.optimizer_flops;
     if (rank == 0 || cost.memory.total.peak > report.memory.total.peak) {
       report.memory = cost.memory;
+      report.device_bytes = cost.device_bytes;
       report.largest_rank = rank;
       report.sent_per_step = cost.sent;
       report.votes_per_step = cost.votes;
@@ -206,6 +210,7 @@ std::string describe_dry_run(const Configuration& configuration, const TokenData
     memory.push_back({std::string(name_of(static_cast<MemoryCategory>(i))), format_bytes(report.memory.categories[i].peak)});
   memory.push_back({"all of them at once", format_bytes(report.memory.total.peak)});
   memory.push_back({"program, libraries and open data", format_bytes(report.resident_bytes)});
+  if (report.device_bytes > 0) memory.push_back({"taken from the device", format_bytes(report.device_bytes)});
   memory.push_back({"predicted", format_bytes(report.predicted_bytes())});
   return out + format_table(memory);
 }

@@ -12,6 +12,7 @@ struct DryRunReport {
   JobPlans plans{Plan()};   // of counted FLOPs, whatever distribution.cost_model says: nothing is measured
   MemoryStatistics memory;  // peaks of the rank with the largest total
   int largest_rank = 0;
+  int64_t device_bytes = 0;         // what the largest rank takes from its GPU, caches of freed memory included; 0 on a host
   int64_t resident_bytes = 0;       // of this process now: program, libraries and the opened data
   TrafficBytes sent_per_step;       // by that rank
   TrafficBytes votes_per_step;      // of them, for votes
@@ -19,7 +20,8 @@ struct DryRunReport {
   double optimizer_flops_per_step = 0;
   std::map<std::string, double> optimizer_bytes_per_parameter;  // by rule
 
-  int64_t predicted_bytes() const { return memory.total.peak + resident_bytes; }
+  // Of the memory that holds the tensors: the host's together with the program, or the device's.
+  int64_t predicted_bytes() const { return device_bytes > 0 ? device_bytes : memory.total.peak + resident_bytes; }
 };
 
 DryRunReport dry_run(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families,

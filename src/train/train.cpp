@@ -210,6 +210,7 @@ int run_on_grid(const TrainArguments& arguments, const Configuration& configurat
                      .trace = trace.trace()},
                     state);
     result = trainer.run();
+    if (const std::string memory = describe_device_memory(*backend); world.rank() == 0 && !memory.empty()) log_information(memory);
     trace.write(world);
   } catch (const AgreedError&) {
     try {

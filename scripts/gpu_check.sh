@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# The device check: builds the CUDA backend with nvcc, runs the tests labelled gpu on a real device, compute-sanitizer where it is
+# installed, and the device benchmarks; prints one table and writes it as JSON.
+#   scripts/gpu_check.sh [--build-only] [--output DIR]
+#   scripts/gpu_check.sh --prepare      copies the header-only dependencies into build/gpu_headers, on a machine that has them
+# The machine with the GPU needs nvcc, cmake and a C++ compiler, none of Debian's packages: copy the tree with build/gpu_headers
+# there. No oneDNN, MPI or CBC: products of the host use the built-in kernels, and a job has one rank.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+headers=build/gpu_headers build=build/gpu output=build/gpu_check build_only=0
+usage() { sed -n '2,8p' "$0" | sed 's/^# \{0,1\}//'; }
+
+prepare() {
+  rm -rf "$headers"
+  mkdir -p "$headers"
+  for name in nlohmann CLI spdlog fmt catch2 xxhash.h xxh3.h; do
+    if [[ -e /usr/include/$name ]]; then cp -r "/usr/include/$name" "$headers/"; fi
+  done
+  for needed in nlohmann/json.hpp CLI/CLI.hpp spdlog/spdlog.h fmt/core.h catch2/catch.hpp xxhash.h; do
+    [[ -e $headers/$needed ]] || { echo "gpu_check: $needed is not in /usr/include: scripts/setup.sh installs it" >&2; exit 1; }
+  done
+  echo "gpu_check: header-only dependencies are in $headers"
+}
+
+while (($#)); do
+  case $1 in
+    --prepare) prepare; exit 0 ;;
+    --build-only) build_only=1 ;;
+    --output) output=${2:?--output needs a folder}; shift ;;
+    --help) usage; exit 0 ;;
+    *) echo "gpu_check: unknown option $1" >&2; usage >&2; exit 2 ;;
+  esac
+  shift
+done
+[[ -d $headers ]] || prepare
+mkdir -p "$output"
+begin=$SECONDS
+rows=()
+row() { rows+=("$1|$2|$3"); }  # what|outcome|seconds
+
+finish() {
+  printf '\n%-44s %-12s %s\n' check outcome seconds
+  {
+    echo '{"checks": ['
+    local separator=""
+    for entry in "${rows[@]}"; do
+      IFS='|' read -r what outcome seconds <<<"$entry"
+      printf '%-44s %-12s %s\n' "$what" "$outcome" "$seconds" >&2
+      printf '%s  {"check": "%s", "outcome": "%s", "seconds": %s}' "$separator" "$what" "$outcome" "$seconds"
+      separator=$',\n'
+    done
+    printf '\n], "seconds": %s}\n' $((SECONDS - begin))
+  } 2>&1 >"$output/gpu_check.json" | cat
+  ! printf '%s\n' "${rows[@]}" | grep -q '|failed|'
+}
+
+timed() {  # timed NAME LIMIT COMMAND...: runs it, keeps its output, adds a row
+  local what=$1 limit=$2 start=$SECONDS outcome=passed
+  shift 2
+  # A function cannot be given to timeout(1): it runs in a shell of its own that has everything defined here.
+  if [[ $(type -t "$1") == function ]]; then set -- bash -c "$(declare -f "$1"); $(declare -p build output headers architectures generator); $1"; fi
+  timeout "$limit" "$@" >"$output/${what//[^a-zA-Z0-9]/_}.txt" 2>&1 || outcome=failed
+  row "$what" "$outcome" $((SECONDS - start))
+  [[ $outcome == passed ]] || tail -n 20 "$output/${what//[^a-zA-Z0-9]/_}.txt" >&2
+  [[ $outcome == passed ]]
+}
+
+generator=()
+command -v ninja >/dev/null && generator=(-G Ninja)
+architectures=${DMUON_CUDA_ARCHITECTURES:-80;90}
+if ((!build_only)) && command -v nvidia-smi >/dev/null; then
+  architectures=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
+fi
+build_all() {
+  cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DDMUON_CUDA=ON "-DDMUON_CUDA_ARCHITECTURES=$architectures" \
+    -DDMUON_ONEDNN=OFF -DDMUON_MPI=OFF -DDMUON_CBC=OFF -DDMUON_GPU_TESTS=ON "-DDMUON_HEADER_ONLY=$PWD/$headers" &&
+    cmake --build "$build" --parallel "${DMUON_JOBS:-$(nproc)}" --target dmuon_cuda dmuon_reference dmuon_train dmuon_bench gpu_tests
+}
+# Registers, stack and spills of every kernel, from what the compiler said while it built them; kept where nothing was rebuilt.
+# A kernel that spills does not build at all (-warn-spills, and warnings are errors).
+resources() {
+  local report="$build/cuda_resources.txt" names=cat
+  command -v c++filt >/dev/null && names="c++filt -p"
+  awk '/Compiling entry function/ {split($0, part, "\047"); name = part[2]; architecture = part[4]}
+       /bytes stack frame/ {stack = $1; stores = $5; loads = $9}
+       /Used [0-9]+ registers/ {match($0, /Used [0-9]+/); print substr($0, RSTART + 5, RLENGTH - 5), stack, stores + loads, architecture, name}' \
+    "$output/build.txt" | sort -rn | $names >"$report.new"
+  if [[ -s $report.new ]]; then
+    { echo "registers, bytes of stack, bytes spilled, architecture, kernel"; cat "$report.new"; } >"$report"
+  fi
+  rm -f "$report.new"
+  if [[ -e $report ]]; then cp "$report" "$output/"; fi
+}
+timed build "${DMUON_GPU_BUILD_LIMIT:-1800}" build_all || { finish; exit 1; }
+resources
+if ((build_only)); then finish; exit; fi
+
+timed "tests labelled gpu" 240 ctest --test-dir "$build" -L gpu --output-on-failure || true
+head -c 200000 docs/*.md src/train/*.cpp >"$output/text.txt"
+train() {
+  "$build/dmuon_train" --config configs/quickstart.json --set device=cuda --set "data.train=[\"$output/text.txt\"]" \
+    --set training.steps=20 --set "output=$output/run"
+}
+rm -rf "$output/run"
+timed "twenty steps of training" 60 train || true
+if command -v compute-sanitizer >/dev/null; then
+  timed "compute-sanitizer memcheck" 120 env DMUON_TEST_DEVICE=cuda "DMUON_CUDA_PLUGIN=$build/libdmuon_cuda.so" compute-sanitizer \
+    --error-exitcode 1 "$build/tests/backend/test_device_kernels" "[device]" || true
+fi
+timed benchmarks 180 "$build/dmuon_bench" gpu --json "$output/benchmarks.json" || true
+finish
