@@ -68,7 +68,9 @@ void CudaBackend::throw_with_shapes(const DeviceError& error, const char* name, 
   std::vector<std::string> shapes;
   for (const Tensor& tensor : touched)
     if (tensor.defined()) shapes.push_back(tensor.to_string());
-  throw DeviceError(text(name, " of ", join(shapes, ", "), ": ", error.what()));
+  // An earlier kernel may have failed: the device says so to whoever calls it next.
+  throw DeviceError(
+      text(name, " of ", join(shapes, ", "), ": ", error.what(), "; queued last, the latest first: ", surroundings_.recent->describe()));
 }
 
 void CudaBackend::begin_capture(std::vector<Tensor>& kept) {
