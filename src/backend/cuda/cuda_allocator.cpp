@@ -90,6 +90,7 @@ struct CudaAllocator::State {
   std::map<std::pair<int64_t, MemoryCategory>, std::vector<std::list<Block>::iterator>> cached;
   std::set<int64_t> trimmed;  // sizes that trimming gave back
   int64_t allowance = 0;      // cached beyond the limit, because giving it back was in vain
+  int64_t highest = 0;        // bytes of blocks in use, ever
   BlockStatistics statistics;
 
   cudaEvent_t record(cudaStream_t stream) {
@@ -138,9 +139,9 @@ struct CudaAllocator::State {
 
   void trim(int64_t wanted) {
     if (capturing) return;
-    const int64_t peak = std::max(statistics.peak_in_use, statistics.in_use + wanted);
-    const int64_t slack = std::max(static_cast<int64_t>(options.cache_fraction * static_cast<double>(peak)), int64_t{32} << 20);
-    while (!recent.empty() && statistics.reserved + wanted > peak + slack + allowance) {
+    highest = std::max(highest, statistics.in_use + wanted);
+    const int64_t slack = std::max(static_cast<int64_t>(options.cache_fraction * static_cast<double>(highest)), int64_t{32} << 20);
+    while (!recent.empty() && statistics.reserved + wanted > highest + slack + allowance) {
       trimmed.insert(recent.back().size);
       release(recent.back());
       remove(std::prev(recent.end()));
@@ -274,6 +275,7 @@ StorageHandle CudaAllocator::allocate(int64_t bytes, MemoryCategory category, st
   if (state.capturing) state.settle(block);
   block.category = category;
   state.statistics.in_use += size;
+  state.highest = std::max(state.highest, state.statistics.in_use);
   state.statistics.peak_in_use = std::max(state.statistics.peak_in_use, state.statistics.in_use);
   lock.unlock();
   return std::make_shared<BlockStorage>(state_, std::move(block), bytes, category);
@@ -284,7 +286,10 @@ MemoryStatistics CudaAllocator::statistics() const { return state_->accounting.g
 void CudaAllocator::reset_peak() {
   state_->accounting.reset_peak();
   const std::lock_guard lock(state_->mutex);
-  state_->statistics.peak_reserved = state_->statistics.reserved;
+  if (!state_->capturing) state_->release_cached();  // what is measured from here on starts with what is in use
+  BlockStatistics& statistics = state_->statistics;
+  statistics.peak_in_use = statistics.in_use;
+  statistics.peak_reserved = statistics.reserved;
 }
 
 std::shared_ptr<const void> CudaAllocator::count_external(int64_t bytes, MemoryCategory category) {
