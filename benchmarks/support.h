@@ -25,6 +25,7 @@ struct Benchmark {
   // Returns the rows of the report: objects with equal keys, spelt out. Of several ranks only the first returns rows.
   std::function<Json::Array(const Arguments&)> run;
 };
+Benchmark device_update_benchmark();
 Benchmark gemm_benchmark();
 Benchmark collectives_benchmark();
 Benchmark symmetric_product_benchmark();

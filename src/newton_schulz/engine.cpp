@@ -6,6 +6,7 @@
 #include "dmuon/core/checked.h"
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
+#include "dmuon/newton_schulz/device.h"
 #include "newton_schulz/products.h"
 #include "newton_schulz/spectral_norm.h"
 
@@ -13,7 +14,6 @@ namespace dmuon {
 namespace {
 
 constexpr int64_t chunk = 16384;            // of the sums of squares, as in MuonMomentum
-constexpr double guard_factor = 1.5;        // ||O||_F^2 <= 1.5 min(m, n)
 constexpr int largest_plain_exponent = 20;  // beyond 2^+-20 a norm is first brought near 1, so that squares stay in range
 
 Tensor sums_tensor(Backend& backend, size_t count, int64_t chunks) {
@@ -111,11 +111,44 @@ void check_arguments(std::span<const Tensor> matrices, const Tensor& square_sums
     throw ShapeError(text("orthogonalize: square sums must be float64 [", matrices.size(), ", chunks], found ", square_sums.to_string()));
 }
 
+// The same on a device, in its precision; the results are widened into the given matrices.
+NewtonSchulzResult orthogonalize_on_device(Backend& backend, Stream& stream, const NewtonSchulzSpecification& specification,
+                                           const Matrices& x, const Tensor& sums) {
+  const int64_t rows = x.front().size(0), columns = x.front().size(1), count = static_cast<int64_t>(x.size());
+  DeviceNewtonSchulz batch(backend, specification, rows, columns, count);
+  batch.queue(stream, x, sums);
+  const Tensor failed = backend.allocate(Shape{count}, DType::int32, MemoryCategory::workspace, "Newton-Schulz guard");
+  for (int64_t i = 0; i < count; ++i) {
+    GuardUpdate guard;
+    guard.square_sums = batch.result_square_sums(i), guard.update = batch.results()[static_cast<size_t>(i)];
+    guard.failed = failed.flat(i, 1), guard.limit = batch.guard_limit(), guard.withhold = false;
+    device_updates(backend)->guard(stream, guard);
+  }
+  std::vector<int32_t> events(x.size());
+  backend.copy_to_host(stream, failed, events.data());
+  NewtonSchulzResult result;
+  result.matrices = x;
+  NewtonSchulzSpecification direct = specification;
+  direct.form = IterationForm::direct;
+  for (size_t i = 0; i < x.size(); ++i) {
+    result.guard_events += events[i];
+    if (events[i] != 0 && batch.gram()) {
+      DeviceNewtonSchulz rerun(backend, direct, rows, columns, 1);
+      const int64_t chunks = sums.size(1);
+      rerun.queue(stream, {&x[i], 1}, sums.flat(static_cast<int64_t>(i) * chunks, chunks).reshape(Shape{1, chunks}));
+      backend.optimizer().convert(stream, {rerun.results().front(), x[i]});
+    } else {
+      backend.optimizer().convert(stream, {batch.results()[i], x[i]});
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
 int64_t newton_schulz_workspace(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns, DType dtype, int64_t count,
                                 int queues) {
-  const NewtonSchulzSchedule schedule = resolve(specification, rows, columns);
+  const NewtonSchulzSchedule schedule = resolve(specification, rows, columns, dtype);
   const int64_t square = schedule.short_side * schedule.short_side, whole = rows * columns;
   const int64_t between = std::min<int64_t>(2, static_cast<int64_t>(schedule.segments.size()) - 1);
   const int64_t per_matrix = whole * size_of(dtype) + divide_up(whole, chunk) * size_of(DType::float64);
@@ -136,6 +169,8 @@ NewtonSchulzResult NewtonSchulzEngine::orthogonalize(Stream& stream, const Newto
 
   const Tensor sums = square_sums.defined() ? square_sums : sums_tensor(backend_, x.size(), chunks);
   if (!square_sums.defined()) queue_sums(backend_, stream, x, sums);
+  if (orthogonalizes_in_float16(backend_) && specification.normalization == Normalization::frobenius && x.front().dtype() == DType::float32)
+    return orthogonalize_on_device(backend_, stream, specification, x, sums);
   const std::vector<double> norms = read_sums(backend_, stream, sums);
   Products products(backend_, schedule, static_cast<int64_t>(x.size()), queues, x.front().dtype());
   const Matrices other = products.results();

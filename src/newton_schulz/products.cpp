@@ -1,16 +1,19 @@
 #include "newton_schulz/products.h"
 
+#include <set>
 #include <utility>
 
 namespace dmuon {
 
-Products::Products(Backend& backend, const NewtonSchulzSchedule& schedule, int64_t count, int queues, DType dtype)
-    : backend_(backend), schedule_(schedule), count_(count), dtype_(dtype) {
+Products::Products(Backend& backend, const NewtonSchulzSchedule& schedule, int64_t count, int queues, DType dtype, DeviceScratch* scratch)
+    : backend_(backend), schedule_(schedule), count_(count), dtype_(dtype), scratch_(scratch) {
   sequence_.queues = queues;
 }
 
 Matrices Products::allocate(int64_t blocks, int64_t rows, int64_t columns) const {
-  const Tensor block = backend_.allocate(Shape{blocks, rows, columns}, dtype_, MemoryCategory::workspace, "Newton-Schulz");
+  const Shape shape{blocks, rows, columns};
+  const Tensor block = scratch_ ? scratch_->take(shape, dtype_, "Newton-Schulz")
+                                : backend_.allocate(shape, dtype_, MemoryCategory::workspace, "Newton-Schulz");
   Matrices matrices;
   for (int64_t i = 0; i < count_; ++i)
     matrices.push_back(block.flat(i % blocks * rows * columns, rows * columns).reshape(Shape{rows, columns}));
@@ -66,9 +69,21 @@ void Products::polynomial(const std::array<double, 3>& row, const Matrices& r, c
   sequence_.steps.push_back(std::move(product));
 }
 
+void Products::queue(Stream& stream) const { backend_.matrix().product_sequence(stream, sequence_); }
+
 void Products::run(Stream& stream) {
-  backend_.matrix().product_sequence(stream, sequence_);
+  queue(stream);
   sequence_.steps.clear();
+}
+
+std::vector<Tensor> Products::touched() const {
+  std::vector<Tensor> all;
+  std::set<const void*> seen;
+  for (const BatchedProduct& step : sequence_.steps)
+    for (const auto* operands : {&step.a, &step.b, &step.c, &step.d})
+      for (const Tensor& tensor : *operands)
+        if (seen.insert(tensor.raw()).second) all.push_back(tensor);
+  return all;
 }
 
 const Matrices& queue_direct(Products& products, const NewtonSchulzSchedule& schedule, const Matrices& x, const Matrices& other,

@@ -4,6 +4,7 @@
 #include <array>
 #include <vector>
 
+#include "dmuon/newton_schulz/device.h"
 #include "newton_schulz/schedule.h"
 
 namespace dmuon {
@@ -12,8 +13,9 @@ using Matrices = std::vector<Tensor>;  // one per matrix of the batch
 
 class Products {
  public:
-  // Queues as in ProductSequence.
-  Products(Backend& backend, const NewtonSchulzSchedule& schedule, int64_t count, int queues, DType dtype);
+  // Queues as in ProductSequence. Buffers come from `scratch`, if given.
+  Products(Backend& backend, const NewtonSchulzSchedule& schedule, int64_t count, int queues, DType dtype,
+           DeviceScratch* scratch = nullptr);
 
   // One buffer per matrix, of the matrix's shape.
   Matrices results() const;
@@ -30,7 +32,12 @@ class Products {
   // out = a I + b R + c R^2.
   void polynomial(const std::array<double, 3>& row, const Matrices& r, const Matrices& out);
 
+  // Hands the queued products to the backend. run() then forgets them, which gives their scratch back; after queue() they may
+  // be handed over again.
+  void queue(Stream& stream) const;
   void run(Stream& stream);
+  // Every tensor of the queued products, once.
+  std::vector<Tensor> touched() const;
 
  private:
   Matrices allocate(int64_t blocks, int64_t rows, int64_t columns) const;
@@ -39,6 +46,7 @@ class Products {
   const NewtonSchulzSchedule& schedule_;
   int64_t count_;
   DType dtype_;
+  DeviceScratch* scratch_;
   ProductSequence sequence_;
 };
 

@@ -17,10 +17,11 @@ constexpr double gram_from_ratio = 1.25;
 // grows by a^2 per iteration in directions whose singular value is zero, from spreading.
 constexpr int tail_spacing = 3;
 
-std::vector<int> resolved_restarts(const NewtonSchulzSpecification& specification, const CoefficientSet& set, int iterations) {
+std::vector<int> resolved_restarts(const NewtonSchulzSpecification& specification, const CoefficientSet& set, int iterations,
+                                   DType precision = DType::float32) {
   if (specification.disable_restarts) return {};
   if (!specification.restarts.empty()) return specification.restarts;
-  std::vector<int> restarts = set.restarts(DType::float32);
+  std::vector<int> restarts = set.restarts(precision);
   for (int i = set.iterations; i < iterations; i += tail_spacing) restarts.push_back(i);
   std::erase_if(restarts, [&](int restart) { return restart >= iterations; });
   return restarts;
@@ -32,7 +33,7 @@ int resolved_iterations(const NewtonSchulzSpecification& specification, const Co
 
 }  // namespace
 
-NewtonSchulzSchedule resolve(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns) {
+NewtonSchulzSchedule resolve(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns, DType precision) {
   const CoefficientSet& set = coefficient_set(specification.coefficients);
   NewtonSchulzSchedule schedule;
   const int iterations = resolved_iterations(specification, set);
@@ -48,7 +49,7 @@ NewtonSchulzSchedule resolve(const NewtonSchulzSpecification& specification, int
   }
   schedule.segments = {0};
   if (schedule.gram)
-    for (int restart : resolved_restarts(specification, set, iterations)) schedule.segments.push_back(restart);
+    for (int restart : resolved_restarts(specification, set, iterations, precision)) schedule.segments.push_back(restart);
   return schedule;
 }
 

@@ -9,6 +9,7 @@
 
 namespace dmuon {
 
+constexpr double guard_factor = 1.5;             // ||O||_F^2 <= 1.5 min(m, n)
 constexpr int power_iteration_rounds = 20;       // of Normalization::spectral
 constexpr double power_iteration_safety = 1.01;  // on its result, which is a bound from below
 
@@ -26,7 +27,9 @@ struct NewtonSchulzSchedule {
   int segment_end(size_t segment) const { return segment + 1 < segments.size() ? segments[segment + 1] : iterations(); }
 };
 
-NewtonSchulzSchedule resolve(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns);
+// `precision`: of the products, which decides the restarts.
+NewtonSchulzSchedule resolve(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns,
+                             DType precision = DType::float32);
 // The same matrix in the direct form; what the guard reruns.
 NewtonSchulzSchedule direct_form(NewtonSchulzSchedule schedule);
 double flops(const NewtonSchulzSchedule& schedule);

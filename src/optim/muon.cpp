@@ -43,13 +43,12 @@ class Muon final : public UpdateRule {
   }
 
   void global(Backend& backend, Stream& stream, std::span<UpdateItem> items) override {
-    momentum_.run(*this, backend, stream, items, false, [&](UpdateItem& item, const Shape& shape, const Tensor& orthogonal) {
+    momentum_.update(*this, backend, stream, items, [&](UpdateItem& item, const Shape& shape) {
       MuonApply apply;
       apply.parameter = item.parameter.reshape(shape);
-      apply.update = orthogonal;
       apply.hyper = apply_.of(backend, stream, options_.scale_factor * muon_scale(options_.scale, shape[0], shape[1]));
       if (item.published.defined()) apply.published = item.published.reshape(shape);
-      backend.optimizer().muon_apply(stream, apply);
+      return apply;
     });
   }
 

@@ -4,6 +4,7 @@
 
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
+#include "dmuon/newton_schulz/device.h"
 
 namespace dmuon {
 namespace {
@@ -78,6 +79,14 @@ MuonTuning tune_muon(Backend& backend, std::string_view rule, const OrthogonalMo
       matrices.push_back({shape, each.count});
     else
       found->count = std::max(found->count, each.count);
+  }
+  if (orthogonalizes_in_float16(backend)) {
+    for (const auto& [shape, count] : matrices) {
+      const int64_t batch =
+          newton_schulz_device_batch(specification, shape[0], shape[1], count, device_workspace_factor * options.workspace_bytes);
+      tuner.choose_symmetric_forms(specification, shape[0], shape[1], batch);
+    }
+    return tuning;
   }
   // No placement may need more memory than the hungriest fixed one: a dry run has counted that.
   const int threads = backend.information().threads;

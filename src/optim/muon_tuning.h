@@ -12,6 +12,10 @@
 
 namespace dmuon {
 
+// A device's memory is larger than a processor's caches, and it fills up with many matrices at once: by how much its batches may
+// be larger than workspace_bytes says.
+inline constexpr int64_t device_workspace_factor = 8;
+
 // [out, in] of a 2-D or 4-D weight; ShapeError naming rule and parameter otherwise.
 Shape muon_matrix_shape(std::string_view rule, std::string_view parameter, const Shape& shape);
 

@@ -56,10 +56,22 @@ void OrthogonalMomentum::take(MuonTuning tuning) {
 
 void OrthogonalMomentum::prepare(Backend& backend, Stream& stream, const StepValues& values) {
   threads_ = backend.information().threads;
+  on_device_ = orthogonalizes_in_float16(backend);
+  momentum_now_ = muon_momentum(options_, values.step), gradient_scale_ = values.gradient_scale;
   std::array<double, MuonMomentum::count> hyper{};
-  hyper[MuonMomentum::momentum] = muon_momentum(options_, values.step);
-  hyper[MuonMomentum::gradient_scale] = values.gradient_scale;
+  hyper[MuonMomentum::momentum] = momentum_now_;
+  hyper[MuonMomentum::gradient_scale] = gradient_scale_;
   hyper_.write(backend, stream, hyper);
+}
+
+NewtonSchulzPlacement OrthogonalMomentum::placement_of(const Shape& shape, DType dtype, int64_t count) const {
+  if (on_device_) {
+    const int64_t batch =
+        newton_schulz_device_batch(options_.newton_schulz, shape[0], shape[1], count, device_workspace_factor * options_.workspace_bytes);
+    return {batch, static_cast<int>(batch)};
+  }
+  if (const NewtonSchulzPlacement* tuned = tuning_.placement(shape)) return *tuned;
+  return newton_schulz_placement(options_.newton_schulz, shape[0], shape[1], dtype, count, threads_, options_.workspace_bytes);
 }
 
 void OrthogonalMomentum::for_batches(std::span<UpdateItem> items, const Batch& update) const {
@@ -75,11 +87,7 @@ void OrthogonalMomentum::for_batches(std::span<UpdateItem> items, const Batch& u
   }
   for (const auto& [shape, members] : groups) {
     const auto count = static_cast<int64_t>(members.size());
-    const NewtonSchulzPlacement* tuned = tuning_.placement(shape);
-    const NewtonSchulzPlacement placement =
-        tuned ? *tuned
-              : newton_schulz_placement(options_.newton_schulz, shape[0], shape[1], members.front()->parameter.dtype(), count, threads_,
-                                        options_.workspace_bytes);
+    const NewtonSchulzPlacement placement = placement_of(shape, members.front()->parameter.dtype(), count);
     const auto batch = static_cast<size_t>(placement.batch);
     for (size_t first = 0; first < members.size(); first += batch)
       update(shape, {members.data() + first, std::min(batch, members.size() - first)}, placement.queues);
@@ -88,13 +96,34 @@ void OrthogonalMomentum::for_batches(std::span<UpdateItem> items, const Batch& u
 
 void OrthogonalMomentum::run(const UpdateRule& rule, Backend& backend, Stream& stream, std::span<UpdateItem> items, bool in_place,
                              const Consumer& consume) {
+  check_items(rule, items);
+  for_batches(items, [&](const Shape& shape, std::span<UpdateItem* const> batch, int queues) {
+    run_batch(backend, stream, shape, batch, queues, in_place, consume);
+  });
+}
+
+void OrthogonalMomentum::check_items(const UpdateRule& rule, std::span<const UpdateItem> items) const {
   for (const UpdateItem& item : items) {
     muon_matrix_shape(rule_, item.name, item.parameter.shape());
     check_item(rule, item);
   }
-  for_batches(items, [&](const Shape& shape, std::span<UpdateItem* const> batch, int queues) {
-    run_batch(backend, stream, shape, batch, queues, in_place, consume);
-  });
+}
+
+void OrthogonalMomentum::update(const UpdateRule& rule, Backend& backend, Stream& stream, std::span<UpdateItem> items,
+                                const ApplyOf& apply_of) {
+  if (!on_device_ || options_.newton_schulz.normalization != Normalization::frobenius)
+    return run(rule, backend, stream, items, false, [&](UpdateItem& item, const Shape& shape, const Tensor& orthogonal) {
+      MuonApply apply = apply_of(item, shape);
+      apply.update = orthogonal;
+      backend.optimizer().muon_apply(stream, apply);
+    });
+  if (items.empty()) return;
+  check_items(rule, items);
+  DeviceMuon device(backend, stream, options_, {hyper_.tensor(), momentum_now_, gradient_scale_}, static_cast<int64_t>(items.size()),
+                    scratch_bytes_);
+  for_batches(items, [&](const Shape& shape, std::span<UpdateItem* const> batch, int) { device.update(shape, batch, apply_of); });
+  counters_.newton_schulz_calls += static_cast<int64_t>(items.size());
+  counters_.newton_schulz_guard_events += device.finish();
 }
 
 void OrthogonalMomentum::run_batch(Backend& backend, Stream& stream, const Shape& shape, std::span<UpdateItem* const> items, int queues,

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "optim/device_muon.h"
 #include "optim/muon_tuning.h"
 #include "optim/rule_support.h"
 
@@ -32,6 +33,9 @@ class OrthogonalMomentum {
   // scratch of the iteration and what it holds afterwards is undefined; otherwise it is only read. ShapeError naming the
   // parameter unless the items are matrices.
   void run(const UpdateRule& rule, Backend& backend, Stream& stream, std::span<UpdateItem> items, bool in_place, const Consumer& consume);
+  // The whole update: run() and a MuonApply for every item. On a device that orthogonalises by itself the update stays there from
+  // the gradient to the parameter. The gradient is only read.
+  void update(const UpdateRule& rule, Backend& backend, Stream& stream, std::span<UpdateItem> items, const ApplyOf& apply_of);
   // The same engine on matrices of one shape without momentum; the given tensors are scratch.
   std::vector<Tensor> orthogonalize(Backend& backend, Stream& stream, std::span<const Tensor> matrices, int queues);
   // Calls `update` with the items of equal shape, as many at once as share a call of the engine.
@@ -40,6 +44,8 @@ class OrthogonalMomentum {
 
  private:
   void take(MuonTuning tuning);
+  void check_items(const UpdateRule& rule, std::span<const UpdateItem> items) const;
+  NewtonSchulzPlacement placement_of(const Shape& shape, DType dtype, int64_t count) const;
   void run_batch(Backend& backend, Stream& stream, const Shape& shape, std::span<UpdateItem* const> items, int queues, bool in_place,
                  const Consumer& consume);
   std::vector<Tensor> count(NewtonSchulzResult result);
@@ -47,7 +53,10 @@ class OrthogonalMomentum {
   std::string rule_;
   OrthogonalMomentumOptions options_;
   MuonTuning tuning_;
-  int threads_ = 1;  // of the backend; known from the first prepare() on
+  int threads_ = 1;                                   // of the backend; known from the first prepare() on
+  bool on_device_ = false;                            // it orthogonalises by itself; likewise
+  double momentum_now_ = 0.0, gradient_scale_ = 1.0;  // what hyper_ holds
+  int64_t scratch_bytes_ = 0;                         // of DeviceScratch
   HyperTensor hyper_;
   UpdateCounters counters_;
 };

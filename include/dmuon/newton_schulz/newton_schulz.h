@@ -109,6 +109,9 @@ struct NewtonSchulzResult {
 // direct result that is not finite counts as well and stays as it is: input that was not finite is never silently
 // repaired. The host reads two small tensors per call, the norms and the guard's, and waits for the stream there; the spectral norm
 // takes five more.
+//
+// On a device that orthogonalises in float16 (device.h) norms and products stay there, and the host reads the guard's verdicts
+// only; the results are float32 numbers of float16's precision. The spectral norm is taken and used in float32 there too.
 // ShapeError for unequal shapes, a rank other than 2, or another dtype.
 class NewtonSchulzEngine {
  public:

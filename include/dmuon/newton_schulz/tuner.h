@@ -22,7 +22,12 @@ class NewtonSchulzTuner {
   // The faster of direct and Gram for one matrix; the fixed one within `least_gain`.
   IterationForm form(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns);
 
-  // Orthogonalisations run so far; 0 when the cache knew everything.
+  // On a device with DeviceUpdates: chooses the tile and the depth of every symmetric product that orthogonalising `count`
+  // matrices of the shape takes, and tells the device. Each form is first compared with the full product in float32; one that is
+  // wrong is left out with a warning. Changes no bits. Nothing elsewhere, and in a shape-only pass.
+  void choose_symmetric_forms(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns, int64_t count);
+
+  // Orthogonalisations, and forms of choose_symmetric_forms, tried so far; 0 when the cache knew everything.
   int64_t measurements() const { return measurements_; }
 
  private:

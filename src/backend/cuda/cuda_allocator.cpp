@@ -112,10 +112,14 @@ struct CudaAllocator::State {
     block.before_compute = false;
   }
 
-  // Until nothing that touched the block is running.
+  // Until nothing that touched the block is running, or is queued otherwise than before what is being captured.
   void settle(Block& block) {
     for (const Mark& mark : block.before) cudaEventSynchronize(mark.event);
-    if (block.before_compute && streams.count(compute) > 0) cudaStreamSynchronize(compute);
+    if (block.before_compute && streams.count(compute) > 0) {
+      cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+      const bool ordered = cudaStreamIsCapturing(compute, &status) == cudaSuccess && status == cudaStreamCaptureStatusActive;
+      if (!ordered) cudaStreamSynchronize(compute);
+    }
     drop_marks(block);
   }
 

@@ -138,6 +138,15 @@ void CudaBackend::count(const char* name, double flops) {
   cost.flops += flops;
 }
 
+void CudaBackend::add_costs(const std::map<std::string, KernelCost>& costs) {
+  const std::lock_guard lock(costs_mutex_);
+  for (const auto& [name, more] : costs) {
+    KernelCost& cost = costs_[name];
+    cost.calls += more.calls;
+    cost.flops += more.flops;
+  }
+}
+
 void CudaBackend::add_seconds(const char* name, double seconds) {
   const std::lock_guard lock(costs_mutex_);
   costs_[name].seconds += seconds;

@@ -12,6 +12,7 @@
 #include "backend/cuda/cuda_stream.h"
 #include "backend/cuda/pinned_staging.h"
 #include "dmuon/backend/device.h"
+#include "dmuon/backend/device_updates.h"
 #include "dmuon/core/error.h"
 
 namespace dmuon::cuda {
@@ -82,9 +83,13 @@ class EmbeddingLoss final : public EmbeddingLossKernels, Family {
   void softmax_cross_entropy(Stream& stream, const SoftmaxCrossEntropy& arguments) override;
 };
 
-class Optimizer final : public OptimizerKernels, Family {
+class UpdateGraphs;
+class SymmetricForms;
+
+class Optimizer final : public OptimizerKernels, public DeviceUpdates, Family {
  public:
-  explicit Optimizer(CudaBackend& backend) : Family(backend) {}
+  explicit Optimizer(CudaBackend& backend);
+  ~Optimizer() override;
   void adamw(Stream& stream, const AdamWPass& arguments) override;
   void sgd(Stream& stream, const SgdPass& arguments) override;
   void muon_momentum(Stream& stream, const MuonMomentum& arguments) override;
@@ -94,6 +99,22 @@ class Optimizer final : public OptimizerKernels, Family {
   void sum(Stream& stream, const Sum& arguments) override;
   void count_non_finite(Stream& stream, const CountNonFinite& arguments) override;
   void normalize(Stream& stream, const Normalize& arguments) override;
+
+  DType product_dtype() const override { return DType::float16; }
+  void orthogonalize_in_float16(bool on) override { float16_ = on; }
+  bool orthogonalizes_in_float16() const override { return float16_; }
+  void guard(Stream& stream, const GuardUpdate& arguments) override;
+  void replay(Stream& stream, uint64_t key, std::span<const Tensor> tensors, const std::function<void()>& queue) override;
+  void use_graphs(bool on) override;
+  GraphCounts graph_counts() const override;
+  std::vector<std::string> symmetric_forms(const BatchedProduct& product) const override;
+  void use_symmetric_form(const BatchedProduct& product, const std::string& form) override;
+  const SymmetricForms& forms() const { return *forms_; }
+
+ private:
+  bool float16_ = false;
+  std::unique_ptr<UpdateGraphs> graphs_;
+  std::unique_ptr<SymmetricForms> forms_;  // that were chosen by measurement
 };
 
 class Signs final : public SignKernels, Family {
@@ -136,11 +157,14 @@ class CudaBackend final : public Backend, public DeviceBackend {
   NormalizationKernels& normalization() override { return normalization_; }
   ActivationKernels& activation() override { return activation_; }
   EmbeddingLossKernels& embedding_loss() override { return embedding_loss_; }
-  OptimizerKernels& optimizer() override { return optimizer_; }
+  Optimizer& optimizer() override { return optimizer_; }
   SignKernels& signs() override { return signs_; }
   std::map<std::string, KernelCost> costs() const override;
   void reset_costs() override;
   void profile(bool on) override { profiling_ = on; }
+  bool profiling() const { return profiling_; }
+  // Counts once more what a recorded piece of work has cost.
+  void add_costs(const std::map<std::string, KernelCost>& costs);
 
   // Queues work of the kernel `name`: start(handle of the stream) launches it. `touched`: every tensor it reads or writes
   // (undefined ones are skipped), so that their memory is not given away before the device is done with it. In a shape-only

@@ -262,6 +262,20 @@ __global__ void convert_kernel(const From* in, To* out, int64_t elements, bool a
   }
 }
 
+// Number after number, as the host would; valid in thread 0. For blocks of pass_threads.
+__device__ double ordered_sum(const double* in, int64_t count) {
+  DMUON_SHARED(double, tile, pass_threads);
+  double sum = 0.0;
+  for (int64_t first = 0; first < count; first += pass_threads) {
+    if (first + threadIdx.x < count) tile[threadIdx.x] = in[first + threadIdx.x];
+    __syncthreads();
+    if (threadIdx.x == 0)
+      for (int64_t i = 0; i < pass_threads && first + i < count; ++i) sum += tile[i];
+    __syncthreads();
+  }
+  return sum;
+}
+
 // The two factors that divide a matrix by its norm: a power of two that brings the norm halfway to 1, exactly, and the rest.
 // Together they may be as far from 1 as float32 cannot say. A zero matrix keeps its zeros; a norm that is not finite gives NaN.
 struct NormFactors {
@@ -270,17 +284,8 @@ struct NormFactors {
   int epsilon_mode;
   double epsilon, safety;
 };
-constexpr int norm_tile = 256;
 __global__ void norm_factors_kernel(NormFactors f, float* factors) {
-  DMUON_SHARED(double, tile, norm_tile);
-  double sum = 0.0;  // in thread 0, chunk after chunk
-  for (int64_t first = 0; first < f.chunks; first += norm_tile) {
-    if (first + threadIdx.x < f.chunks) tile[threadIdx.x] = f.square_sums[first + threadIdx.x];
-    __syncthreads();
-    if (threadIdx.x == 0)
-      for (int64_t i = 0; i < norm_tile && first + i < f.chunks; ++i) sum += tile[i];
-    __syncthreads();
-  }
+  const double sum = ordered_sum(f.square_sums, f.chunks);
   if (threadIdx.x != 0) return;
   const double norm = sqrt(sum);
   double divisor = norm + f.epsilon;
@@ -306,6 +311,33 @@ __global__ void normalize_kernel(const float* in, To* out, const float* factors,
     for (int j = 0; j < 4; ++j) narrow(from.v[j] * first * second, to.v[j]);
     store_four(out, i, count, at_once, to);
   }
+}
+
+// Each block looks at the sums by itself; the first one hands out the hyper-parameters. Few blocks, since a failure is rare.
+constexpr int64_t guard_blocks = 32;
+struct Guard {
+  const double* square_sums;
+  int64_t chunks;
+  double limit;
+  bool withhold;
+  const double* hyper;
+  double* guarded_hyper;
+  int32_t* failed;
+};
+template <class T>
+__global__ void guard_kernel(Guard g, T* update, int64_t elements) {
+  DMUON_SHARED(int, failed, 1);
+  const double sum = ordered_sum(g.square_sums, g.chunks);
+  if (threadIdx.x == 0) failed[0] = sum - sum == 0.0 && sum <= g.limit ? 0 : 1;
+  __syncthreads();
+  const bool withheld = failed[0] != 0 && g.withhold;
+  if (blockIdx.x == 0) {
+    if (threadIdx.x == 0) g.failed[0] = failed[0];
+    if (g.guarded_hyper && threadIdx.x < MuonApply::count) g.guarded_hyper[threadIdx.x] = withheld ? 0.0 : g.hyper[threadIdx.x];
+  }
+  if (!withheld) return;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * pass_threads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * pass_threads + threadIdx.x; i < elements; i += stride) narrow(0.0f, update[i]);
 }
 
 // Calls body(pointer to the elements, as the device names their type) for a tensor of any floating dtype.
@@ -416,7 +448,7 @@ void Optimizer::normalize(Stream& stream, const Normalize& n) {
   const Tensor factors = backend_.workspace(2, DType::float32, "factors of a norm");
   backend_.enqueue(stream, "normalize", 0, {n.in, n.square_sums, n.out, factors}, [&](cudaStream_t handle) {
     const NormFactors norm{n.square_sums.data<double>(), n.square_sums.elements(), n.epsilon_mode, n.epsilon, n.safety};
-    launch({"norm_factors", dim3(1), dim3(norm_tile), 0, handle}, norm_factors_kernel, norm, factors.data<float>());
+    launch({"norm_factors", dim3(1), dim3(pass_threads), 0, handle}, norm_factors_kernel, norm, factors.data<float>());
     const float* in = n.in.data<float>();
     const auto start = [&](auto* out) {
       using To = std::remove_pointer_t<decltype(out)>;
@@ -427,6 +459,21 @@ void Optimizer::normalize(Stream& stream, const Normalize& n) {
       start(reinterpret_cast<__half*>(n.out.data<float16>()));
     else
       start(n.out.data<float>());
+  });
+}
+
+void Optimizer::guard(Stream& stream, const GuardUpdate& a) {
+  backend_.enqueue(stream, "guard_update", 0, {a.square_sums, a.update, a.hyper, a.guarded_hyper, a.failed}, [&](cudaStream_t handle) {
+    Guard guard{a.square_sums.data<double>(), a.square_sums.elements(), a.limit, a.withhold, nullptr, nullptr, a.failed.data<int32_t>()};
+    if (a.hyper.defined()) guard.hyper = a.hyper.data<double>(), guard.guarded_hyper = a.guarded_hyper.data<double>();
+    const auto start = [&](auto* update) {
+      using T = std::remove_pointer_t<decltype(update)>;
+      launch({"guard_update", dim3(guard_blocks), dim3(pass_threads), 0, handle}, guard_kernel<T>, guard, update, a.update.elements());
+    };
+    if (a.update.dtype() == DType::float16)
+      start(reinterpret_cast<__half*>(a.update.data<float16>()));
+    else
+      start(a.update.data<float>());
   });
 }
 

@@ -1,0 +1,61 @@
+// What a device offers, beyond the kernels that every backend has, to orthogonalise and apply whole updates without the host in
+// between. Host backends have none of it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dmuon/backend/backend.h"
+
+namespace dmuon {
+
+// The engine's guard on the device. The update fails when `square_sums`, added in order, is not finite or above `limit`. Then
+// failed[0] = 1 and, with `withhold`, `update` and `guarded_hyper` become zero, so that a MuonApply with them leaves its parameter
+// as it is, bit for bit, until the host looks. Otherwise failed[0] = 0 and `guarded_hyper` is a copy of `hyper`.
+struct GuardUpdate {
+  Tensor square_sums;           // float64 [chunks]
+  Tensor update;                // float16 or float32
+  Tensor hyper, guarded_hyper;  // float64 [MuonApply::count]; optional together
+  Tensor failed;                // int32 [1]
+  double limit = 0.0;
+  bool withhold = true;
+};
+
+class DeviceUpdates {
+ public:
+  virtual ~DeviceUpdates();
+
+  // Of the products of Newton-Schulz: float16 with float32 sums, from matrices that normalize() has brought to norm 1.
+  virtual DType product_dtype() const = 0;
+  // Whether the engine and the rules use this; off, unless turned on, and then everything runs in float32 as elsewhere.
+  virtual void orthogonalize_in_float16(bool on) = 0;
+  virtual bool orthogonalizes_in_float16() const = 0;
+  virtual void guard(Stream& stream, const GuardUpdate& arguments) = 0;
+
+  // Queues what `queue` queues. The second call with one key and the same tensors records it as a graph, later ones replay that:
+  // `queue` is not called then. So it may only call kernels on `stream`, none of which touches memory outside `tensors` (and
+  // scratch of its own), and `key` has to stand for every other number that it hands them: what changes from step to step
+  // belongs into tensors. A call whose tensors have moved records anew. No graphs in a shape-only pass and while profiling.
+  virtual void replay(Stream& stream, uint64_t key, std::span<const Tensor> tensors, const std::function<void()>& queue) = 0;
+  virtual void use_graphs(bool on) = 0;  // on, unless turned off
+  struct GraphCounts {
+    int64_t recorded = 0, replayed = 0;
+  };
+  virtual GraphCounts graph_counts() const = 0;
+
+  // The forms of the kernel that computes this symmetric product ("128x64x3": rows and columns of a tile, depth of the pipeline);
+  // they differ in time only, never in bits. Empty for products that it does not compute.
+  virtual std::vector<std::string> symmetric_forms(const BatchedProduct& product) const = 0;
+  // From now on, products of this shape and about this many matrices take the form. DeviceError for an unknown one.
+  virtual void use_symmetric_form(const BatchedProduct& product, const std::string& form) = 0;
+};
+
+// Null for backends that have none of it.
+DeviceUpdates* device_updates(Backend& backend);
+// Whether it has them and is to orthogonalise in float16.
+bool orthogonalizes_in_float16(Backend& backend);
+
+}  // namespace dmuon
