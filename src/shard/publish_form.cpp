@@ -42,8 +42,9 @@ char fastest(Level& level, const Tensor& data, const std::vector<int64_t>& cuts)
   return static_cast<char>('0' + form);
 }
 
-// Ranks of one node reach each other's memory: there is no form to choose.
-bool inside_a_node(const Level& level) {
+// Ranks of one node reach each other's memory on a host: there is no form to choose.
+bool reach_each_other(const ShardJob& job, const Level& level) {
+  if (job.clock != nullptr) return false;
   for (int r = 1; r < level.group->size(); ++r)
     if (level.group->node(r) != level.group->node(0)) return false;
   return true;
@@ -66,7 +67,8 @@ std::vector<GatherForm> choose_publish_forms(ShardJob& job, UnitStore& store) {
       const bool column = region.between_nodes();
       Level& level = column ? job.parameters.column : job.parameters.shard;
       const Tensor& data = column ? store.memory(region).coarse : store.memory(region).full;
-      digits += !data.defined() || inside_a_node(level) ? '0' : fastest(level, data, column ? region.column_cuts : region.shard_cuts);
+      digits +=
+          !data.defined() || reach_each_other(job, level) ? '0' : fastest(level, data, column ? region.column_cuts : region.shard_cuts);
     }
   if (digits.empty()) return chosen;
   digits = job.world.broadcast_text(digits, 0);

@@ -68,7 +68,8 @@ ShardJob::ShardJob(Backend& backend_in, Communicator& world_in, Model& model_in,
       shard(grid.shard_of(world_in.rank())),
       replica(grid.replica_of(world_in.rank())),
       slot(grid.slot_of(world_in.rank())),
-      phase(&exposed.update) {
+      phase(&exposed.update),
+      clock(dynamic_cast<DeviceClock*>(&backend_in.compute_stream())) {
   check_options(*this);
   check_votes(*this);
   buffers = make_unit_buffers(plan, vote_plan, grid, world.rank(), replicated());
@@ -163,20 +164,24 @@ TrafficBytes ShardJob::vote_traffic() const {
 Event ShardJob::start(Level& level, const Event& ready, const std::string& operation, int unit, int64_t bytes,
                       const std::function<void(Communicator&, Stream&)>& submit) {
   level.stream->wait(ready);
+  const std::string name = unit < 0 ? operation : text(operation, ' ', unit_name(unit));
+  // Host work keeps a device's stream waiting, so there it is for traces only; a failure names its operation anyway.
   Trace* trace = options.trace;
+  const bool marked = clock == nullptr || trace != nullptr;
   auto span = std::make_shared<int64_t>(0);
-  level.stream->submit([trace, span, bytes, running = level.running, track = level.name,
-                        name = unit < 0 ? operation : text(operation, ' ', unit_name(unit))] {
-    running->set(name);
-    if (trace != nullptr) *span = trace->begin(track, "communication", name, bytes);
-  });
+  if (marked)
+    level.stream->submit([trace, span, bytes, running = level.running, track = level.name, name] {
+      running->set(name);
+      if (trace != nullptr) *span = trace->begin(track, "communication", name, bytes);
+    });
   level.group->describe_next(unit < 0 ? operation : text(operation, " of ", unit_name(unit)));
   submit(*level.group, *level.stream);
   level.group->describe_next("");  // not that of another group
-  level.stream->submit([trace, span, running = level.running] {
-    running->set("");
-    if (trace != nullptr) trace->end(*span);
-  });
+  if (marked)
+    level.stream->submit([trace, span, running = level.running] {
+      running->set("");
+      if (trace != nullptr) trace->end(*span);
+    });
   const Event done = level.stream->record();
   if (!options.overlap) wait(done, operation.c_str(), unit);
   return done;
@@ -184,6 +189,7 @@ Event ShardJob::start(Level& level, const Event& ready, const std::string& opera
 
 void ShardJob::wait(const Event& event, const char* what, int unit) {
   if (!event.state()) return;
+  if (clock != nullptr) return wait_on_device(event, what, unit);
   const auto start = std::chrono::steady_clock::now();
   try {
     backend.compute_stream().wait(event);
@@ -201,6 +207,30 @@ void ShardJob::wait(const Event& event, const char* what, int unit) {
   if (options.trace != nullptr && seconds > 2e-6)
     options.trace->record("compute", "wait", unit < 0 ? text("wait for ", what) : text("wait for ", what, ' ', unit_name(unit)), start,
                           end);
+}
+
+void ShardJob::wait_on_device(const Event& event, const char* what, int unit) {
+  Stream& compute = backend.compute_stream();
+  if (event.done()) return compute.wait(event);  // for the order of streams; nothing to count
+  TimedWait timed{clock->record_time(), {}, phase};
+  Trace* trace = options.trace;
+  auto span = std::make_shared<int64_t>(0);
+  if (trace != nullptr)
+    compute.submit([trace, span, name = unit < 0 ? text("wait for ", what) : text("wait for ", what, ' ', unit_name(unit))] {
+      *span = trace->begin("compute", "wait", name, 0);
+    });
+  compute.wait(event);
+  if (trace != nullptr) compute.submit([trace, span] { trace->end(*span); });
+  timed.after = clock->record_time();
+  timed_waits.push_back(std::move(timed));
+}
+
+void ShardJob::count_timed_waits() {
+  std::erase_if(timed_waits, [&](const TimedWait& timed) {
+    if (!timed.after.done()) return false;
+    *timed.phase += clock->seconds_between(timed.before, timed.after);
+    return true;
+  });
 }
 
 void ShardJob::complete(const Tensor& data, const Region& region) {

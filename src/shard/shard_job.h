@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "dmuon/backend/device_clock.h"
 #include "dmuon/comm/communicator.h"
 #include "dmuon/comm/rank_grid.h"
 #include "dmuon/comm/vote.h"
@@ -65,6 +66,13 @@ struct ShardJob {
   std::unique_ptr<Communicator> agreement;        // all ranks, on the stream of `gradients`; null where a level has them all
   ExposedSeconds exposed;
   double* phase = nullptr;  // where waiting is counted now
+  // Of the compute stream where that is a device's: it waits by itself, and tells later how long it did.
+  DeviceClock* clock = nullptr;
+  struct TimedWait {
+    Event before, after;
+    double* phase;
+  };
+  std::vector<TimedWait> timed_waits;  // not counted yet
 
   // Every level there is, for what concerns all of them.
   std::vector<Level*> levels();
@@ -107,12 +115,16 @@ struct ShardJob {
   // overlap off it is waited for at once.
   Event start(Level& level, const Event& ready, const std::string& operation, int unit, int64_t bytes,
               const std::function<void(Communicator&, Stream&)>& submit);
-  // Blocks the compute stream until the event and counts the caller's time under `phase`; `what` and `unit` for the trace.
+  // Blocks the compute stream until the event and counts its waiting under `phase`; `what` and `unit` for the trace. On a host
+  // the caller waits; on a device only the stream does.
   // A CommunicationError gets the collectives that are under way, with their units, added to its text.
   void wait(const Event& event, const char* what, int unit = -1);
+  // Counts the waits that the device has come through by now; those are all after the compute stream was synchronized.
+  void count_timed_waits();
   void set_deadline(double seconds);
   TrafficBytes traffic() const;
   TrafficBytes vote_traffic() const;  // the part of it that votes are
+  void wait_on_device(const Event& event, const char* what, int unit);
   // Gathers a region from its slots over both levels of the parameter class; waits. For loads.
   void complete(const Tensor& data, const Region& region);
   // Adds `data` over all ranks, in rank order; waits.

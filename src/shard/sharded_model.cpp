@@ -187,7 +187,10 @@ const RuleTable& ShardedModel::rules() const { return parts_->job.rules; }
 const Inventory& ShardedModel::inventory() const { return parts_->job.inventory(); }
 const RankGrid& ShardedModel::grid() const { return parts_->job.grid; }
 const ShardedModelOptions& ShardedModel::options() const { return parts_->job.options; }
-const ExposedSeconds& ShardedModel::exposed() const { return parts_->job.exposed; }
+const ExposedSeconds& ShardedModel::exposed() const {
+  parts_->job.count_timed_waits();
+  return parts_->job.exposed;
+}
 
 Tensor ShardedModel::value(int parameter) const { return parts_->job.parameter(parameter).state->value; }
 

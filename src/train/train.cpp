@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "dmuon/comm/device_communicator.h"
 #include "dmuon/comm/world.h"
 #include "dmuon/core/hash.h"
 #include "dmuon/core/log.h"
@@ -83,11 +84,11 @@ std::string stored_text(const CheckpointReader* reader, const std::string& name)
   return reader != nullptr && reader->has_text(name) ? reader->text_of(name) : std::string();
 }
 
-int run_on_grid(const TrainArguments& arguments, const Configuration& configuration, World& launched, Communicator& world,
+int run_on_grid(const TrainArguments& arguments, const Configuration& configuration, World& launched, Communicator& hosts,
                 const RunGrid& grid, int threads, const std::vector<ModelFamily>& families) {
-  TraceOutput trace(world, arguments.trace);
-  Watchdog watchdog({.rank = world.rank(),
-                     .host = world.host(world.rank()),
+  TraceOutput trace(hosts, arguments.trace);
+  Watchdog watchdog({.rank = hosts.rank(),
+                     .host = hosts.host(hosts.rank()),
                      .operation = [&launched] { return launched.running_operations(); },
                      .expired =
                          [&trace](const std::string& line) {
@@ -96,21 +97,25 @@ int run_on_grid(const TrainArguments& arguments, const Configuration& configurat
                            std::fflush(nullptr);
                            _exit(static_cast<int>(ExitCode::communication));
                          }});
-  watchdog.enter("start", world.size() > 1 ? 2.0 * configuration.communication.start_timeout_seconds : 0.0);
-  prepare_output(configuration, world);
+  watchdog.enter("start", hosts.size() > 1 ? 2.0 * configuration.communication.start_timeout_seconds : 0.0);
+  prepare_output(configuration, hosts);
   install_stop_signals();
   std::unique_ptr<Backend> backend;
   BackendOptions options;
   options.threads = threads;
   options.device = rank_on_host(launched.communicator());
   std::string found;
-  agreed(world, [&] {
+  agreed(hosts, [&] {
     ChosenDevice chosen = choose_device(configuration.device, options);
     backend = std::move(chosen.backend);
     found = std::move(chosen.found);
   });
-  require_own_devices(world, *backend);
-  if (world.rank() == 0) log_information(found);
+  require_own_devices(hosts, *backend);
+  if (hosts.rank() == 0) log_information(found);
+  // Between devices tensors travel by themselves.
+  std::unique_ptr<Communicator> devices;
+  agreed(hosts, [&] { devices = make_device_communicator(*backend, hosts); });
+  Communicator& world = devices ? *devices : hosts;
   CheckpointKeeper keeper(*backend, world, Path(configuration.output) / "checkpoints", configuration.checkpoint.keep);
   const std::unique_ptr<CheckpointReader> reader = keeper.open(arguments.resume);
 

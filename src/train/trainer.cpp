@@ -119,7 +119,9 @@ void Trainer::step() {
   StepClock clock(parts_.trace);
   double loss_sum = 0.0;
   train_micro_batches(clock, loss_sum);
-  // The end of the reductions and the agreement on the norm belong to the update: nothing can change before them.
+  // The end of the reductions and the agreement on the norm belong to the update: nothing can change before them. A device is
+  // still in the backward pass when its host has queued it.
+  parts_.backend.compute_stream().synchronize();
   clock.enter(StepPhase::update);
   enter(text("update of step ", state_.step + 1), parts_.configuration.communication.step_timeout_seconds);
   const double extras[] = {loss_sum, stop_signal() != 0 ? 1.0 : 0.0, static_cast<double>(newton_schulz_calls_),

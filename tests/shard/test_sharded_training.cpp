@@ -14,6 +14,7 @@
 #include "dmuon/train/generator.h"
 #include "models/gpt2.h"
 #include "support/mpi_checks.h"
+#include "support/test_ranks.h"
 #include "train/batches.h"
 
 using namespace dmuon;
@@ -58,6 +59,7 @@ struct Case {
   int64_t layers = 2;
   bool recompute = false;
   HostMode mode = HostMode::normal;
+  bool host = false;  // on the CPU, whatever the test's device
   PlanStrategy strategy = PlanStrategy::greedy;
   bool announce = true;   // the number of micro-batches
   bool evaluate = false;  // after every step, on rank 0 only, and a generated text at the end
@@ -75,8 +77,12 @@ struct Result {
   MemoryStatistics memory;
 };
 
-Result train_small(Communicator& world, const Case& c, int steps) {
-  const std::unique_ptr<Backend> backend = make_cpu_backend({.mode = c.mode, .threads = 1});
+Result train_small(Communicator& hosts, const Case& c, int steps) {
+  const BackendOptions backend_options{.mode = c.mode, .threads = 1};
+  const std::unique_ptr<Backend> backend =
+      c.host ? make_cpu_backend(backend_options) : testing::make_test_backend_of(hosts, backend_options);
+  testing::TestRanks ranks(*backend, hosts);
+  Communicator& world = ranks.all();
   Gpt2 model(settings(c.tied, c.layers));
   model.set_recompute(c.recompute);
   RuleTable table;
@@ -331,6 +337,33 @@ void check_trace(testing::MpiChecks& checks, Communicator& world) {
   });
 }
 
+// On devices: stages and grids against the run of one rank on the CPU.
+void check_devices(testing::MpiChecks& checks, Communicator& all, Communicator& self) {
+  const Result alone = train_small(self, {.host = true}, 4);
+  for (int replicas = 1; replicas <= all.size(); ++replicas) {
+    if (all.size() % replicas != 0) continue;
+    const auto nodes = all.divide_into_nodes(replicas, "virtual nodes");
+    for (int stage = 1; stage <= 3; ++stage) {
+      if (replicas > 1 && replicas < all.size() && stage == 2) continue;  // time
+      checks.section(text("on devices, ", replicas, " replicas, stage ", stage), [&] {
+        Case c{.micro_batch = 2 * (1 + stage % 2)};
+        c.options.replicas = replicas;
+        c.options.stage = stage;
+        compare(checks, train_small(*nodes, c, 4), alone, 1e-4, 1e-4);
+      });
+    }
+  }
+  checks.section("on devices, the same bits without overlap", [&] {
+    Case c{};
+    c.options.stage = 3;
+    const Result plain = train_small(all, c, 2);
+    c.options.overlap = false;
+    const Result waiting = train_small(all, c, 2);
+    for (const auto& [name, values] : plain.parameters) checks.check(values == waiting.parameters.at(name), name);
+    checks.check(plain.losses == waiting.losses, "losses");
+  });
+}
+
 }  // namespace
 
 int main() {
@@ -338,6 +371,12 @@ int main() {
   Communicator& all = world.communicator();
   testing::MpiChecks checks(all);
   const auto self = make_self_communicator();
+  if (testing::test_device_is_cuda()) {
+    check_devices(checks, all, *self);
+    const int code = checks.finish();
+    world.finish();
+    return code;
+  }
   for (bool tied : {true, false}) {
     const Result alone = train_small(*self, {.tied = tied}, 20);
     checks.section(tied ? "20 steps, tied head" : "20 steps, untied head",

@@ -14,6 +14,7 @@
 #include "dmuon/optim/signum.h"
 #include "dmuon/shard/sharded_model.h"
 #include "shard/vote_simulation.h"
+#include "support/test_ranks.h"
 
 namespace dmuon::testing {
 
@@ -187,7 +188,8 @@ class VoteJob {
   VoteJob(Communicator& world, const VoteCase& c)
       : case_(c),
         model_(c.sizes_of_words),
-        backend_(make_cpu_backend({.mode = c.mode, .threads = c.threads})),
+        backend_(make_test_backend_of(world, {.mode = c.mode, .threads = c.threads})),
+        ranks_(*backend_, world),
         workers_(c.options.replicas) {
     worker_ = world.rank() / (world.size() / workers_);
     RuleTable table = make_vote_rules(model_.inventory(), c);
@@ -196,7 +198,7 @@ class VoteJob {
     options.vote_seed = vote_seed;
     options.one_stream = c.mode == HostMode::deferred;
     options.inject = [this](const std::string& name, int64_t first, const Tensor& gradient) { inject(name, first, gradient); };
-    sharded_ = std::make_unique<ShardedModel>(*backend_, world, model_, std::move(table), std::move(plans), options);
+    sharded_ = std::make_unique<ShardedModel>(*backend_, ranks_.all(), model_, std::move(table), std::move(plans), options);
     sharded_->initialize(3);
     gather();
     initial_ = values_;
@@ -299,6 +301,7 @@ class VoteJob {
   VoteCase case_;
   VoteModel model_;
   std::unique_ptr<Backend> backend_;
+  TestRanks ranks_;
   std::unique_ptr<ShardedModel> sharded_;
   std::map<std::string, std::vector<float>> values_, initial_;
   std::vector<double> norms_;

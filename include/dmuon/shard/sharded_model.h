@@ -144,7 +144,8 @@ class ShardedModel final : public UnitListener {
   // Seconds a collective of the traffic classes may take from now on.
   void set_deadline(double seconds);
 
-  // Seconds the calling thread has waited for communication, and bytes sent, since the start.
+  // Seconds that computing has waited for communication, and bytes sent, since the start: the calling thread, or a device's
+  // compute stream as far as the device has come (all of it once that was synchronized).
   double exposed_seconds() const { return exposed().total(); }
   const ExposedSeconds& exposed() const;
   TrafficBytes traffic() const;

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "dmuon/backend/device_clock.h"
 #include "dmuon/backend/stream.h"
 #include "dmuon/core/tensor.h"
 
@@ -68,7 +69,7 @@ struct StreamSurroundings {
   std::shared_ptr<Supervision> supervision = std::make_shared<Supervision>();
 };
 
-class CudaStream final : public Stream {
+class CudaStream final : public Stream, public DeviceClock {
  public:
   // `high_priority`: before the compute stream wherever both have work. `closed` is told when the stream has finished its work
   // and ends.
@@ -82,6 +83,8 @@ class CudaStream final : public Stream {
   Event record() override;
   void wait(const Event& event) override;
   void synchronize() override;
+  Event record_time() override;
+  double seconds_between(const Event& first, const Event& second) const override;
 
   cudaStream_t handle() const { return handle_; }
   // What this stream shares with its marks and its host work, which may outlive it.
