@@ -337,9 +337,12 @@ void check_trace(testing::MpiChecks& checks, Communicator& world) {
   });
 }
 
-// On devices: stages and grids against the run of one rank on the CPU.
+// On devices: stages and grids against the run of one device; its losses are the CPU's.
 void check_devices(testing::MpiChecks& checks, Communicator& all, Communicator& self) {
-  const Result alone = train_small(self, {.host = true}, 4);
+  const Result alone = train_small(self, {}, 4), on_cpu = train_small(self, {.host = true}, 4);
+  for (size_t step = 0; step < alone.losses.size(); ++step)
+    checks.check(std::abs(alone.losses[step] - on_cpu.losses[step]) < 1e-4 * on_cpu.losses[step],
+                 text("loss ", alone.losses[step], " on a device, ", on_cpu.losses[step], " on the CPU"));
   for (int replicas = 1; replicas <= all.size(); ++replicas) {
     if (all.size() % replicas != 0) continue;
     const auto nodes = all.divide_into_nodes(replicas, "virtual nodes");

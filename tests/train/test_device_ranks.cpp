@@ -1,0 +1,85 @@
+// Whole runs of several ranks on devices, through NCCL: they train like the CPU, and end when a rank or NCCL fails.
+#include "support/catch.h"
+#include "train/vote_settings.h"
+
+using namespace dmuon;
+using dmuon::testing::Ended;
+using dmuon::testing::SmallRun;
+
+namespace {
+
+// Which device the runs use; the plug-ins are the tests'.
+const std::string cuda = "--set device=cuda ";
+const std::string fewer = "--set training.steps=4 --set evaluation.interval=0 ";
+const std::string plugins = text("DMUON_CUDA_PLUGIN=", DMUON_CUDA_ON_HOST, " DMUON_NCCL_PLUGIN=", DMUON_NCCL_ON_HOST, " ");
+
+std::string set(const std::string& key, const std::string& value) { return text("--set 'distribution.", key, "=", value, "' "); }
+
+std::vector<double> losses(const SmallRun& run, const std::string& output) {
+  std::vector<double> out;
+  const std::string metrics = run.metrics(output);
+  for (size_t at = metrics.find("train_loss="); at != std::string::npos; at = metrics.find("train_loss=", at + 1))
+    out.push_back(std::stod(metrics.substr(at + 11)));
+  return out;
+}
+
+struct Way {
+  std::string name;
+  int ranks;
+  std::string arguments;
+};
+
+}  // namespace
+
+TEST_CASE("ranks on devices train to the losses of the CPU") {
+  const SmallRun run;
+  const std::vector<Way> ways = {
+      {"stage1", 2, set("stage", "1")},
+      {"stage2", 4, set("stage", "2")},
+      {"stage3", 4, set("stage", "3")},
+      {"grid", 4, set("nodes", "2") + set("stage", "3")},
+      {"votes", 4, dmuon::testing::votes + set("nodes", "2") + dmuon::testing::transport("packed_scatter")},
+  };
+  for (const Way& way : ways) {
+    const Ended expected = run.train(way.ranks, way.name + "_cpu", "--set device=cpu " + fewer + way.arguments);
+    INFO(way.name << "\n" << expected.output);
+    REQUIRE(expected.exit_code == 0);
+    const Ended ended = run.train(way.ranks, way.name, cuda + fewer + way.arguments, plugins, 120);
+    INFO(ended.output);
+    REQUIRE(ended.exit_code == 0);
+    const std::vector<double> there = losses(run, way.name + "_cpu"), here = losses(run, way.name);
+    REQUIRE(there.size() == 4);
+    REQUIRE(here.size() == 4);
+    for (size_t step = 0; step < here.size(); ++step) CHECK(here[step] == Approx(there[step]).epsilon(1e-4));
+  }
+}
+
+TEST_CASE("an NCCL error ends all ranks and is named") {
+  const SmallRun run;
+  const Ended ended = run.train(2, "error", cuda + fewer, plugins + "DMUON_NCCL_ON_HOST_FAULT=1:error:40");
+  INFO(ended.output);
+  CHECK(ended.exit_code == 4);
+  CHECK(ended.output.find("unhandled system error (planned by a test)") != std::string::npos);
+  CHECK(ended.output.find("on rank 1") != std::string::npos);
+  CHECK(ended.seconds < 40);
+}
+
+TEST_CASE("an operation that never begins on one rank expires and is named") {
+  const SmallRun run;
+  const Ended ended =
+      run.train(2, "stopped", cuda + fewer + "--set communication.step_timeout_seconds=5 --set communication.start_timeout_seconds=5 ",
+                plugins + "DMUON_NCCL_ON_HOST_FAULT=1:stop:40");
+  INFO(ended.output);
+  CHECK(ended.exit_code == 4);
+  CHECK(ended.output.find("did not finish within 5") != std::string::npos);
+  CHECK(ended.seconds < 40);
+}
+
+TEST_CASE("ranks on devices without the plug-in of NCCL are refused with the remedy") {
+  const SmallRun run;
+  const Ended ended =
+      run.train(2, "missing", cuda + fewer, text("DMUON_CUDA_PLUGIN=", DMUON_CUDA_ON_HOST, " DMUON_NCCL_PLUGIN=/no/nccl.so"));
+  INFO(ended.output);
+  CHECK(ended.exit_code == 6);
+  CHECK(ended.output.find("/no/nccl.so, which is missing") != std::string::npos);
+}
