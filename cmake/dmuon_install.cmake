@@ -4,6 +4,13 @@ include(CMakePackageConfigHelpers)
 
 set_target_properties(dmuon PROPERTIES INSTALL_RPATH "$ORIGIN")
 install(TARGETS dmuon EXPORT dmuonTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+# Plug-ins are looked for beside the library.
+foreach(plugin dmuon_cuda dmuon_nccl)
+  if(TARGET ${plugin})
+    set_target_properties(${plugin} PROPERTIES INSTALL_RPATH "$ORIGIN")
+    install(TARGETS ${plugin} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  endif()
+endforeach()
 foreach(tool IN LISTS DMUON_TOOL_TARGETS)
   set_target_properties(${tool} PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
   install(TARGETS ${tool} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})

@@ -1,8 +1,6 @@
 # Collectives between devices: a plug-in of its own, because a single device needs no NCCL. It uses the streams of the CUDA
 # plug-in, which is found beside it.
 if(DMUON_HAVE_CUDA)
-  find_path(DMUON_NCCL_INCLUDE nccl.h HINTS ENV NCCL_HOME ${DMUON_CUDA_INCLUDE} ${DMUON_CUDA_ROOT} PATH_SUFFIXES include)
-  find_library(DMUON_NCCL_LIBRARY nccl HINTS ENV NCCL_HOME ${DMUON_CUDA_ROOT} PATH_SUFFIXES lib lib64 targets/x86_64-linux/lib)
   if(DMUON_NCCL_INCLUDE AND DMUON_NCCL_LIBRARY)
     message(STATUS "dmuon: NCCL yes")
     file(GLOB DMUON_NCCL_SOURCES CONFIGURE_DEPENDS src/comm/nccl/*.cpp)
@@ -13,6 +11,6 @@ if(DMUON_HAVE_CUDA)
     add_dependencies(dmuon_nccl dmuon_cuda)
     set_target_properties(dmuon_nccl PROPERTIES PREFIX "lib" BUILD_RPATH "$ORIGIN" INSTALL_RPATH "$ORIGIN")
   else()
-    message(STATUS "dmuon: NCCL no (one rank per job on devices)")
+    message(STATUS "dmuon: NCCL no (one rank per job on devices). Install libnccl-dev or set NCCL_HOME.")
   endif()
 endif()

@@ -6,6 +6,7 @@ set(DMUON_ONEDNN AUTO CACHE STRING "Matrix products through oneDNN: AUTO, ON, OF
 set(DMUON_MPI AUTO CACHE STRING "Processes through MPI: AUTO, ON, OFF")
 set(DMUON_CBC AUTO CACHE STRING "Planning by integer programs through COIN-OR CBC: AUTO, ON, OFF")
 set(DMUON_CUDA AUTO CACHE STRING "CUDA backend: AUTO, ON, OFF")
+set(DMUON_CUDA_ON_HOST AUTO CACHE STRING "Tests of the CUDA backend with its kernels executed on the host: AUTO, ON, OFF")
 set(DMUON_CUDA_ARCHITECTURES "80;90" CACHE STRING "Device architectures that the CUDA backend is compiled for")
 option(DMUON_GPU_TESTS "Tests of devices run on a real GPU, with label gpu, in place of the stand-in" OFF)
 set(DMUON_HEADER_ONLY "" CACHE PATH "A folder with the headers of spdlog, fmt, nlohmann-json, CLI11, xxhash and Catch2, in place of the packages")

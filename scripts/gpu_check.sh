@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The device check: builds the CUDA backend with nvcc, runs the tests labelled gpu on a real device, compute-sanitizer where it is
 # installed, and the device benchmarks; prints one table and writes it as JSON.
-#   scripts/gpu_check.sh [--build-only] [--output DIR]
+#   scripts/gpu_check.sh [--build-only] [--output DIR]      DMUON_JOBS: compile jobs (default: processors)
 #   scripts/gpu_check.sh --prepare      copies the header-only dependencies into build/gpu_headers, on a machine that has them
 # The machine with the GPU needs nvcc, cmake and a C++ compiler, none of Debian's packages: copy the tree with build/gpu_headers
 # there. No oneDNN, MPI or CBC: products of the host use the built-in kernels, and a job has one rank.
@@ -97,16 +97,27 @@ resources
 if ((build_only)); then finish; exit; fi
 
 timed "tests labelled gpu" 240 ctest --test-dir "$build" -L gpu --output-on-failure || true
-head -c 200000 docs/*.md src/train/*.cpp >"$output/text.txt"
-train() {
-  "$build/dmuon_train" --config configs/quickstart.json --set device=cuda --set "data.train=[\"$output/text.txt\"]" \
-    --set training.steps=20 --set "output=$output/run"
-}
-rm -rf "$output/run"
-timed "twenty steps of training" 60 train || true
 if command -v compute-sanitizer >/dev/null; then
-  timed "compute-sanitizer memcheck" 120 env DMUON_TEST_DEVICE=cuda "DMUON_CUDA_PLUGIN=$build/libdmuon_cuda.so" compute-sanitizer \
+  timed "compute-sanitizer memcheck" 90 env DMUON_TEST_DEVICE=cuda "DMUON_CUDA_PLUGIN=$build/libdmuon_cuda.so" compute-sanitizer \
     --error-exitcode 1 "$build/tests/backend/test_device_kernels" "[device]" || true
+else
+  row "compute-sanitizer memcheck" "not there" 0
 fi
-timed benchmarks 180 "$build/dmuon_bench" gpu --json "$output/benchmarks.json" || true
+# Whole steps: loss and tokens per second of every step are in the metrics beside the table.
+cat docs/*.md src/train/*.cpp >"$output/text.txt"
+train() {  # train NAME LIMIT CONFIG ARGUMENTS...
+  local what=$1 limit=$2 config=$3 run="$output/${1//[^a-zA-Z0-9]/_}"
+  shift 3
+  rm -rf "$run"
+  timed "$what" "$limit" "$build/dmuon_train" --config "$config" --set device=cuda --set "data.train=[\"$output/text.txt\"]" \
+    --set training.steps=20 --set logging.interval=1 --set "output=$run" "$@" || return 0
+  cp "$run/metrics.jsonl" "$output/${what//[^a-zA-Z0-9]/_}.jsonl"
+  rm -rf "$run"
+}
+gpt2=(configs/bench_gpt2_124m.json --set data.tokenizer=byte --set evaluation.interval=0 --set checkpoint.interval=0 --set sample.tokens=0
+  --set training.batch_tokens=8192)
+train "quickstart, twenty steps" 60 configs/quickstart.json
+train "GPT-2 124M in float32, twenty steps" 60 "${gpt2[@]}"
+train "GPT-2 124M in bfloat16, twenty steps" 60 "${gpt2[@]}" --set distribution.compute_dtype=bfloat16
+timed "benchmark device-update" 120 "$build/dmuon_bench" device-update --device cuda --json "$output/device_update.json" || true
 finish

@@ -12,7 +12,9 @@
 #include "comm/shared/shared_collectives.h"
 #include "comm/shared/shared_storage.h"
 #include "dmuon/backend/backend.h"
+#include "dmuon/backend/device_clock.h"
 #include "dmuon/core/checked.h"
+#include "dmuon/core/error.h"
 #include "dmuon/core/external_memory.h"
 #include "dmuon/core/text.h"
 
@@ -20,6 +22,13 @@ namespace dmuon {
 namespace {
 
 char* bytes_of(const Tensor& tensor) { return static_cast<char*>(tensor.raw()); }
+
+// Peers read and write tensors on the host: an address of a device would end the process.
+void check_host_stream(const Operation& operation, const Stream& stream) {
+  if (dynamic_cast<const DeviceClock*>(&stream) == nullptr) return;
+  throw DeviceError(text(operation.describe(), " on a stream of a device: this communicator moves host memory only; use the one of ",
+                         "make_device_communicator, whose plug-in libdmuon_nccl.so moves device memory"));
+}
 
 }  // namespace
 
@@ -43,7 +52,9 @@ Operation PeerCommunicator::entered(Operation operation) {
 }
 
 void PeerCommunicator::submit(Stream& stream, Operation operation, std::vector<Tensor> tensors, Body body) {
-  stream.submit([group = group_, operation = entered(std::move(operation)), tensors = std::move(tensors), body = std::move(body)] {
+  operation = entered(std::move(operation));
+  if (!tensors.empty()) check_host_stream(operation, stream);
+  stream.submit([group = group_, operation = std::move(operation), tensors = std::move(tensors), body = std::move(body)] {
     perform(*group, operation, tensors, body);
   });
 }

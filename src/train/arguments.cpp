@@ -67,7 +67,7 @@ ParseResult<GenerateArguments> parse_generate_arguments(int argc, char** argv) {
   app.add_option("--threads", arguments.threads, "threads; 0: all processors this process may use")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
-  app.add_option("--device", arguments.device, "auto or cpu")->capture_default_str();
+  app.add_option("--device", arguments.device, "auto (a GPU where there is one), cpu or cuda")->capture_default_str();
   return parse(app, arguments, argc, argv);
 }
 

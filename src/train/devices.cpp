@@ -9,6 +9,7 @@
 #include "dmuon/backend/device.h"
 #include "dmuon/core/error.h"
 #include "dmuon/core/file.h"
+#include "dmuon/core/json.h"
 #include "dmuon/core/text.h"
 #include "train/agreement.h"
 
@@ -22,7 +23,11 @@ Path library_directory() {
   return Path(info.dli_fname).parent_path();
 }
 
-const char* plugin_override() { return std::getenv("DMUON_CUDA_PLUGIN"); }
+// Null unless the environment names a plug-in; an empty name is none.
+const char* plugin_override() {
+  const char* named = std::getenv("DMUON_CUDA_PLUGIN");
+  return named != nullptr && *named != '\0' ? named : nullptr;
+}
 
 Path cuda_plugin() { return plugin_override() != nullptr ? Path(plugin_override()) : library_directory() / "libdmuon_cuda.so"; }
 
@@ -60,17 +65,56 @@ bool driver_is_there() {
 }
 
 ChosenDevice use_cpu(const BackendOptions& options, const std::string& why_not_cuda) {
-  ChosenDevice chosen{make_cpu_backend(options), ""};
+  ChosenDevice chosen{make_cpu_backend(options), "", why_not_cuda};
   chosen.found = line_of(*chosen.backend);
   if (!why_not_cuda.empty()) chosen.found += text(" (no GPU: ", why_not_cuda, ")");
   return chosen;
+}
+
+// What a rank has chosen, as the others learn it.
+struct RankDevice {
+  std::string kind, identity, why_not_cuda;  // the backend's name; of a backend with a device of its own which one
+};
+
+std::vector<RankDevice> devices_of_ranks(Communicator& world, const ChosenDevice& chosen) {
+  const DeviceBackend* device = device_of(*chosen.backend);
+  Json mine = Json::object();
+  mine.set("kind", chosen.backend->name());
+  mine.set("identity", device != nullptr ? device->identity() : "");
+  mine.set("why_not_cuda", chosen.why_not_cuda);
+  std::vector<RankDevice> ranks;
+  for (const std::string& entry : world.all_gather_text(mine.dump())) {
+    const Json theirs = parse_json(entry, "device of a rank");
+    ranks.push_back({theirs.at("kind").as_string(), theirs.at("identity").as_string(), theirs.at("why_not_cuda").as_string()});
+  }
+  return ranks;
+}
+
+// Why these ranks cannot train together on the devices they have chosen; empty where they can.
+std::string without_own_device(const Communicator& world, const std::vector<RankDevice>& ranks) {
+  const auto name = [&](int rank) { return text("rank ", rank, " on ", world.host(rank)); };
+  std::map<std::string, int> owners;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const RankDevice& mine = ranks[static_cast<size_t>(rank)];
+    for (int other = 0; other < world.size(); ++other) {
+      const RankDevice& theirs = ranks[static_cast<size_t>(other)];
+      if (theirs.kind == mine.kind || theirs.kind != "cuda") continue;
+      return text(name(other), " has a GPU, ", name(rank), " has none", mine.why_not_cuda.empty() ? "" : ": ", mine.why_not_cuda);
+    }
+    if (mine.identity.empty()) continue;
+    const auto [owner, fresh] = owners.emplace(world.host(rank) + " " + mine.identity, rank);
+    if (!fresh)
+      return text("ranks ", owner->second, " and ", rank, " on ", world.host(rank), " use one GPU (", mine.identity,
+                  "): start at most one rank per GPU, with CUDA_VISIBLE_DEVICES unset or different for every rank");
+  }
+  return "";
 }
 
 ChosenDevice choose_automatically(const BackendOptions& options) {
   if (plugin_override() == nullptr && !driver_is_there()) return use_cpu(options, "there is no NVIDIA driver");
   if (plugin_override() == nullptr && !is_there(cuda_plugin())) return use_cpu(options, "this build has no CUDA backend");
   try {
-    ChosenDevice chosen{open_cuda(options), ""};
+    ChosenDevice chosen{open_cuda(options), "", ""};
     chosen.found = line_of(*chosen.backend);
     return chosen;
   } catch (const DeviceError& error) {
@@ -111,27 +155,16 @@ int rank_on_host(const Communicator& world) {
   return before;
 }
 
-void require_own_devices(Communicator& world, const Backend& backend) {
-  if (world.size() == 1) return;
-  const DeviceBackend* device = device_of(backend);
-  const std::string mine = text(backend.name(), ' ', device != nullptr ? device->identity() : "");
-  const std::vector<std::string> all = world.all_gather_text(mine);
-  const auto kind = [](const std::string& entry) { return entry.substr(0, entry.find(' ')); };
-  std::map<std::string, int> owners;
-  for (int rank = 0; rank < world.size(); ++rank) {
-    const std::string& entry = all[static_cast<size_t>(rank)];
-    if (kind(entry) != kind(all[0]))
-      throw AgreedError(ExitCode::device,
-                        text("rank 0 on ", world.host(0), " has chosen device ", kind(all[0]), ", rank ", rank, " on ", world.host(rank),
-                             " ", kind(entry), R"(; set "device" to "cuda" to see why a GPU is not used, or to "cpu")"));
-    if (entry == kind(entry) + " ") continue;
-    const auto [owner, fresh] = owners.emplace(world.host(rank) + " " + entry, rank);
-    if (!fresh)
-      throw AgreedError(
-          ExitCode::device,
-          text("ranks ", owner->second, " and ", rank, " on ", world.host(rank), " use one GPU (", entry.substr(entry.find(' ') + 1),
-               "): start at most one rank per GPU, with CUDA_VISIBLE_DEVICES unset or different for every rank"));
-  }
+ChosenDevice choose_device_together(Communicator& world, const std::string& device, const BackendOptions& options) {
+  ChosenDevice chosen;
+  agreed(world, [&] { chosen = choose_device(device, options); });
+  if (world.size() == 1) return chosen;
+  const std::vector<RankDevice> ranks = devices_of_ranks(world, chosen);
+  const std::string problem = without_own_device(world, ranks);
+  if (problem.empty()) return chosen;
+  if (device != "auto") throw AgreedError(ExitCode::device, problem);
+  agreed(world, [&] { chosen = use_cpu(options, problem); });
+  return chosen;
 }
 
 }  // namespace dmuon

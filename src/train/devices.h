@@ -11,11 +11,12 @@ namespace dmuon {
 
 struct ChosenDevice {
   std::unique_ptr<Backend> backend;
-  std::string found;  // a line for the log: which device, and where "auto" did not take a GPU, why
+  std::string found;         // a line for the log: which device, and where "auto" did not take a GPU, why
+  std::string why_not_cuda;  // that reason alone; empty where a GPU was taken or not asked for
 };
 
 // "cpu": the CPU backend. "cuda": the plug-in libdmuon_cuda.so beside the library, or the file that the environment variable
-// DMUON_CUDA_PLUGIN names. "auto": CUDA where a device can be used, else the CPU. "reference": the plug-in
+// DMUON_CUDA_PLUGIN names (empty: none). "auto": CUDA where a device can be used, else the CPU. "reference": the plug-in
 // libdmuon_reference.so beside the library. `options.device` counts the ranks of this host from 0 and chooses the GPU of
 // that number; a process that may use one GPU only (CUDA_VISIBLE_DEVICES) takes that one.
 // DeviceError names what is missing.
@@ -31,8 +32,8 @@ std::string describe_device_memory(const Backend& backend);
 // The number of this rank among those of its host.
 int rank_on_host(const Communicator& world);
 
-// The same error (AgreedError, of a device) on every rank when the ranks have chosen different kinds of devices, or two of a host the same
-// GPU. Collective.
-void require_own_devices(Communicator& world, const Backend& backend);
+// choose_device on every rank of a job, then agreed: with "auto" either every rank has a GPU of its own, or all use the CPU, and
+// `found` says why; with "cuda" two ranks of a host on one GPU are an error, the same on every rank (AgreedError). Collective.
+ChosenDevice choose_device_together(Communicator& world, const std::string& device, const BackendOptions& options);
 
 }  // namespace dmuon

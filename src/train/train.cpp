@@ -100,18 +100,12 @@ int run_on_grid(const TrainArguments& arguments, const Configuration& configurat
   watchdog.enter("start", hosts.size() > 1 ? 2.0 * configuration.communication.start_timeout_seconds : 0.0);
   prepare_output(configuration, hosts);
   install_stop_signals();
-  std::unique_ptr<Backend> backend;
   BackendOptions options;
   options.threads = threads;
   options.device = rank_on_host(launched.communicator());
-  std::string found;
-  agreed(hosts, [&] {
-    ChosenDevice chosen = choose_device(configuration.device, options);
-    backend = std::move(chosen.backend);
-    found = std::move(chosen.found);
-  });
-  require_own_devices(hosts, *backend);
-  if (hosts.rank() == 0) log_information(found);
+  const ChosenDevice chosen = choose_device_together(hosts, configuration.device, options);
+  Backend* const backend = chosen.backend.get();
+  if (hosts.rank() == 0) log_information(chosen.found);
   // Between devices tensors travel by themselves.
   std::unique_ptr<Communicator> devices;
   agreed(hosts, [&] { devices = make_device_communicator(*backend, hosts); });

@@ -1,9 +1,8 @@
-#NCCL's communicator against a stand-in for NCCL; uses the stand-in of the runtime that the CUDA plug-in brings.
-find_path(DMUON_NCCL_HEADER nccl.h HINTS ENV NCCL_HOME ${DMUON_CUDA_INCLUDE} PATH_SUFFIXES include)
-if(DMUON_NCCL_HEADER)
+# NCCL's communicator against a stand-in for NCCL; uses the stand-in of the runtime that the CUDA plug-in brings.
+if(DMUON_NCCL_INCLUDE)
   file(GLOB DMUON_NCCL_ON_HOST_SOURCES CONFIGURE_DEPENDS nccl*.cpp ${CMAKE_SOURCE_DIR}/src/comm/nccl/*.cpp)
   add_library(dmuon_nccl_on_host MODULE ${DMUON_NCCL_ON_HOST_SOURCES})
-  target_include_directories(dmuon_nccl_on_host SYSTEM PRIVATE ${DMUON_NCCL_HEADER} ${DMUON_CUDA_INCLUDE})
+  target_include_directories(dmuon_nccl_on_host SYSTEM PRIVATE ${DMUON_NCCL_INCLUDE} ${DMUON_CUDA_INCLUDE})
   target_include_directories(dmuon_nccl_on_host PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
   target_link_libraries(dmuon_nccl_on_host PRIVATE dmuon $<TARGET_FILE:dmuon_cuda_on_host> Threads::Threads)
   add_dependencies(dmuon_nccl_on_host dmuon_cuda_on_host)

@@ -5,6 +5,7 @@
 #include "comm/vote_matrix.h"
 #include "dmuon/comm/device_communicator.h"
 #include "dmuon/comm/world.h"
+#include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
 #include "support/mpi_checks.h"
 
@@ -68,6 +69,17 @@ int main() {
       VoteMatrix{*divided, *backend, *stream, check, {0, 7, 65}, 257}.results();
     }
     stream->synchronize();
+  });
+  checks.section("device memory and messages", [&] {
+    if (world.size() == 1) return;
+    const Tensor tensor = backend->allocate({8}, DType::float32, MemoryCategory::gradients, "terms");
+    std::string found;
+    try {
+      world.communicator().all_reduce(*stream, tensor, ReduceOperation::sum);
+    } catch (const DeviceError& error) {
+      found = error.what();
+    }
+    check(found.find("make_device_communicator") != std::string::npos, "messages of the host take no stream of a device");
   });
   const int result = checks.finish();
   return result;

@@ -77,3 +77,25 @@ TEST_CASE("two ranks of a host on one GPU are refused") {
   CHECK(ended.exit_code == 6);
   CHECK(ended.output.find("use one GPU") != std::string::npos);
 }
+
+TEST_CASE("with \"auto\" either every rank has a GPU of its own, or all use the CPU") {
+  const SmallRun run;
+  const std::string automatic = small + "--set training.steps=1 --set device=auto";
+  for (const auto& [name, environment, reason] :
+       {std::tuple{"fewer", "CUDA_ON_HOST_DEVICES=1", "rank 1 on "}, std::tuple{"shared", "CUDA_VISIBLE_DEVICES=3", "use one GPU"}}) {
+    const Ended ended = run.train(2, name, automatic, on_stand_in + environment, 60);
+    INFO(ended.output);
+    CHECK(ended.exit_code == 0);
+    CHECK(ended.output.find("(no GPU: rank") != std::string::npos);
+    CHECK(ended.output.find(reason) != std::string::npos);
+  }
+}
+
+TEST_CASE("an empty DMUON_CUDA_PLUGIN names no plug-in") {
+  const SmallRun run;
+  const Ended ended =
+      run.train(1, "empty", small + "--set training.steps=1 --set device=auto", "DMUON_CUDA_PLUGIN= CUDA_VISIBLE_DEVICES=", 60);
+  INFO(ended.output);
+  CHECK(ended.exit_code == 0);
+  CHECK(ended.output.find("that DMUON_CUDA_PLUGIN names") == std::string::npos);
+}
