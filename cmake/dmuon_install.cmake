@@ -4,10 +4,10 @@ include(CMakePackageConfigHelpers)
 
 set_target_properties(dmuon PROPERTIES INSTALL_RPATH "$ORIGIN")
 install(TARGETS dmuon EXPORT dmuonTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-# Plug-ins are looked for beside the library.
+# Plug-ins are looked for beside the library; CUDA's libraries where they were linked.
 foreach(plugin dmuon_cuda dmuon_nccl)
   if(TARGET ${plugin})
-    set_target_properties(${plugin} PROPERTIES INSTALL_RPATH "$ORIGIN")
+    set_target_properties(${plugin} PROPERTIES INSTALL_RPATH "$ORIGIN" INSTALL_RPATH_USE_LINK_PATH ON)
     install(TARGETS ${plugin} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
   endif()
 endforeach()
