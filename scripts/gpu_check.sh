@@ -110,13 +110,13 @@ train() {  # train NAME LIMIT CONFIG ARGUMENTS...
   shift 3
   rm -rf "$run"
   timed "$what" "$limit" "$build/dmuon_train" --config "$config" --set device=cuda --set "data.train=[\"$output/text.txt\"]" \
-    --set training.steps=20 --set logging.interval=1 --set "output=$run" "$@" || return 0
+    --set logging.interval=1 --set "output=$run" "$@" || return 0
   cp "$run/metrics.jsonl" "$output/${what//[^a-zA-Z0-9]/_}.jsonl"
   rm -rf "$run"
 }
-gpt2=(configs/bench_gpt2_124m.json --set data.tokenizer=byte --set evaluation.interval=0 --set checkpoint.interval=0 --set sample.tokens=0
-  --set training.batch_tokens=8192)
-train "quickstart, twenty steps" 60 configs/quickstart.json
+gpt2=(configs/bench_gpt2_124m.json --set data.tokenizer=byte --set evaluation.maximum_tokens=8192 --set sample.tokens=0
+  --set training.steps=20 --set training.batch_tokens=8192)
+train "quickstart, 800 steps" 90 configs/quickstart.json
 train "GPT-2 124M in float32, twenty steps" 60 "${gpt2[@]}"
 train "GPT-2 124M in bfloat16, twenty steps" 60 "${gpt2[@]}" --set distribution.compute_dtype=bfloat16
 timed "benchmark device-update" 120 "$build/dmuon_bench" device-update --device cuda --json "$output/device_update.json" || true
