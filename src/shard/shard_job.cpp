@@ -223,14 +223,12 @@ void ShardJob::wait_on_device(const Event& event, const char* what, int unit) {
   if (trace != nullptr) compute.submit([trace, span] { trace->end(*span); });
   timed.after = clock->record_time();
   timed_waits.push_back(std::move(timed));
+  count_timed_waits();  // there are never more than the device has queued
 }
 
 void ShardJob::count_timed_waits() {
-  std::erase_if(timed_waits, [&](const TimedWait& timed) {
-    if (!timed.after.done()) return false;
-    *timed.phase += clock->seconds_between(timed.before, timed.after);
-    return true;
-  });
+  for (; !timed_waits.empty() && timed_waits.front().after.done(); timed_waits.pop_front())
+    *timed_waits.front().phase += clock->seconds_between(timed_waits.front().before, timed_waits.front().after);
 }
 
 void ShardJob::complete(const Tensor& data, const Region& region) {

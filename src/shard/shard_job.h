@@ -2,6 +2,7 @@
 // traffic class (gradients, parameters, votes) runs on.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -72,7 +73,7 @@ struct ShardJob {
     Event before, after;
     double* phase;
   };
-  std::vector<TimedWait> timed_waits;  // not counted yet
+  std::deque<TimedWait> timed_waits;  // not counted yet, in the order of the stream
 
   // Every level there is, for what concerns all of them.
   std::vector<Level*> levels();

@@ -1,8 +1,10 @@
 // NCCL's functions, with the signatures of its header, between processes of one host. They check what NCCL takes on trust:
 // that all ranks make the same calls with the same sizes (on a device such a mistake hangs or corrupts memory).
 //
-// Faults for tests, in the environment variable DMUON_NCCL_ON_HOST_FAULT: "RANK:error:CALL" lets the communicator that rank
-// RANK of the job uses in its CALL-th call (from 1) fail asynchronously; "RANK:stop:CALL" makes that call never begin.
+// Faults for tests, in the environment variable DMUON_NCCL_ON_HOST_FAULT: "RANK:error:OPERATION" lets the communicator with which
+// rank RANK of the job first calls OPERATION (send, all_gather, broadcast or all_reduce) fail asynchronously;
+// "RANK:stop:OPERATION" makes that call, and its group, never begin. Calls in float32, with which connections are warmed up, do
+// not count: data travels in integers.
 #include <nccl.h>
 
 #include <cstdio>
@@ -39,24 +41,34 @@ thread_local std::vector<Entered> group_calls;
 
 struct Fault {
   int rank = -1;
-  std::string kind;
-  int call = 0;
+  std::string kind, operation;
 };
 
 Fault planned_fault() {
   Fault fault;
-  char kind[16] = "";
+  char kind[16] = "", operation[16] = "";
   if (const char* plan = std::getenv("DMUON_NCCL_ON_HOST_FAULT"))
-    if (std::sscanf(plan, "%d:%15[a-z]:%d", &fault.rank, kind, &fault.call) == 3) fault.kind = kind;
+    if (std::sscanf(plan, "%d:%15[a-z]:%15[a-z_]", &fault.rank, kind, operation) == 3) fault.kind = kind, fault.operation = operation;
   return fault;
 }
 
-// Whether this call of this process is the one; counts them.
-bool faulty(const char* kind) {
+bool named(const NcclCall& call, const std::string& operation) {
+  return (call.kind == NcclKind::send && operation == "send") || (call.kind == NcclKind::all_gather && operation == "all_gather") ||
+         (call.kind == NcclKind::broadcast && operation == "broadcast") || (call.kind == NcclKind::all_reduce && operation == "all_reduce");
+}
+
+// The kind of fault that is planned for these calls of one group, "" for none.
+std::string fault_of(const std::vector<NcclCall>& calls) {
   static const Fault fault = planned_fault();
-  static int calls = 0;
+  static bool happened = false;
   const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  return fault.kind == kind && rank != nullptr && std::atoi(rank) == fault.rank && ++calls == fault.call;
+  if (happened || fault.kind.empty() || rank == nullptr || std::atoi(rank) != fault.rank) return "";
+  for (const NcclCall& call : calls)
+    if (call.type != ncclFloat32 && named(call, fault.operation)) {
+      happened = true;
+      return fault.kind;
+    }
+  return "";
 }
 
 // The calls of one communicator, which all run at once, as its group promises. Collectives keep their order.
@@ -64,8 +76,9 @@ void queue(ncclComm_t comm, cudaStream_t stream, const std::vector<NcclCall>& ca
   const std::shared_ptr<NcclState> state = comm->state;
   auto operations = std::make_shared<std::vector<NcclOperation>>();
   for (const NcclCall& call : calls) operations->emplace_back(state, call);
-  if (faulty("error")) state->fail(ncclSystemError, "planned by a test");
-  const bool stopped = faulty("stop");
+  const std::string fault = fault_of(calls);
+  if (fault == "error") state->fail(ncclSystemError, "planned by a test");
+  const bool stopped = fault == "stop";
   if (!comm->blocking) comm->questions = 2;
   // Held by value: the work may not depend on this communicator's handle, which an abort frees.
   cuda_on_host::queue_polled(stream, [state, operations, stopped] {

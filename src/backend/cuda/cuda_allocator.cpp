@@ -10,7 +10,7 @@
 namespace dmuon::cuda {
 namespace {
 
-// A place in a stream. The event is recorded once and waited for by any number of streams.
+// A place in a stream. The event is recorded once and waited for by any number of streams; null where none could be recorded.
 struct Mark {
   cudaStream_t stream;
   cudaEvent_t event;
@@ -67,19 +67,23 @@ std::unique_ptr<BlockSource> make_counting_source() { return std::make_unique<Co
 
 // Lives as long as any block, so that tensors may outlive the backend.
 struct CudaAllocator::State {
-  State(std::unique_ptr<BlockSource> s, cudaStream_t c, const CudaAllocatorOptions& o) : source(std::move(s)), compute(c), options(o) {
+  State(std::unique_ptr<BlockSource> s, cudaStream_t c, const CudaAllocatorOptions& o, std::shared_ptr<Supervision> w)
+      : source(std::move(s)), compute(c), options(o), supervision(std::move(w)) {
     if (compute != nullptr) streams.insert(compute);
   }
   ~State() {
-    release_cached();
+    std::unique_lock lock(mutex);
+    take_all_cached();
+    release_leaving(lock);
     for (cudaEvent_t event : spare_events) cudaEventDestroy(event);
   }
 
   MemoryAccounting accounting;
-  std::mutex mutex;  // of all below
+  std::mutex mutex;  // of all below; not held while waiting for the device
   const std::unique_ptr<BlockSource> source;
   const cudaStream_t compute;
   const CudaAllocatorOptions options;
+  const std::shared_ptr<Supervision> supervision;
   std::set<cudaStream_t> streams;
   std::vector<cudaEvent_t> spare_events;
   bool capturing = false;
@@ -88,9 +92,10 @@ struct CudaAllocator::State {
   // in the same role.
   std::list<Block> recent;
   std::map<std::pair<int64_t, MemoryCategory>, std::vector<std::list<Block>::iterator>> cached;
-  std::set<int64_t> trimmed;  // sizes that trimming gave back
-  int64_t allowance = 0;      // cached beyond the limit, because giving it back was in vain
-  int64_t highest = 0;        // bytes of blocks in use, ever
+  std::vector<Block> leaving;  // no longer cached, to be given back to the driver
+  std::set<int64_t> trimmed;   // sizes that trimming gave back
+  int64_t allowance = 0;       // cached beyond the limit, because giving it back was in vain
+  int64_t highest = 0;         // bytes of blocks in use, ever
   BlockStatistics statistics;
 
   cudaEvent_t record(cudaStream_t stream) {
@@ -112,31 +117,65 @@ struct CudaAllocator::State {
     block.before_compute = false;
   }
 
-  // Until nothing that touched the block is running, or is queued otherwise than before what is being captured.
-  void settle(Block& block) {
-    for (const Mark& mark : block.before) cudaEventSynchronize(mark.event);
+  // Unlocks while it waits.
+  void wait_for(std::unique_lock<std::mutex>& lock, const std::vector<Mark>& marks) {
+    lock.unlock();
+    for (const Mark& mark : marks) mark.event != nullptr ? supervision->drain(mark.event) : supervision->drain(mark.stream);
+    lock.lock();
+    for (const Mark& mark : marks)
+      if (mark.event != nullptr) spare_events.push_back(mark.event);
+  }
+
+  // What has to be waited for until nothing that touched the block is running, or is queued otherwise than before what is being
+  // captured. The block has no marks afterwards.
+  std::vector<Mark> marks_before(Block& block) {
+    std::vector<Mark> marks = std::move(block.before);
     if (block.before_compute && streams.count(compute) > 0) {
       cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
       const bool ordered = cudaStreamIsCapturing(compute, &status) == cudaSuccess && status == cudaStreamCaptureStatusActive;
-      if (!ordered) cudaStreamSynchronize(compute);
+      if (!ordered) marks.push_back({compute, record(compute)});
     }
-    drop_marks(block);
+    block.before.clear();
+    block.before_compute = false;
+    return marks;
   }
 
-  void release(Block& block) {
-    settle(block);
-    source->release(block.data);
+  // Unlocks while it waits: the driver does so for the whole device, so all streams are waited for before. The test double
+  // must not order streams that way.
+  void release_leaving(std::unique_lock<std::mutex>& lock) {
+    if (leaving.empty()) return;
+    std::vector<Block> blocks = std::move(leaving);
+    leaving.clear();
+    std::vector<Mark> marks;
+    for (Block& block : blocks) {
+      if (options.exact)
+        for (const Mark& mark : marks_before(block)) marks.push_back(mark);
+      else
+        drop_marks(block);
+    }
+    if (!options.exact)
+      for (cudaStream_t stream : streams) marks.push_back({stream, record(stream)});
+    wait_for(lock, marks);
+    lock.unlock();
+    for (const Block& block : blocks) source->release(block.data);
+    lock.lock();
+  }
+
+  void leave(Block&& block) {
     statistics.reserved -= block.size;
+    leaving.push_back(std::move(block));
   }
 
-  std::list<Block>::iterator remove(std::list<Block>::iterator position) {
+  Block take_out(std::list<Block>::iterator position) {
     auto& stack = cached[{position->size, position->category}];
     stack.erase(std::find(stack.begin(), stack.end(), position));
-    return recent.erase(position);
+    Block block = std::move(*position);
+    recent.erase(position);
+    return block;
   }
 
-  void release_cached() {
-    for (Block& block : recent) release(block);
+  void take_all_cached() {
+    for (Block& block : recent) leave(std::move(block));
     recent.clear();
     cached.clear();
   }
@@ -147,21 +186,16 @@ struct CudaAllocator::State {
     const int64_t slack = std::max(static_cast<int64_t>(options.cache_fraction * static_cast<double>(highest)), int64_t{32} << 20);
     while (!recent.empty() && statistics.reserved + wanted > highest + slack + allowance) {
       trimmed.insert(recent.back().size);
-      release(recent.back());
-      remove(std::prev(recent.end()));
+      leave(take_out(std::prev(recent.end())));
     }
   }
 
   // Test double: what the device is done with goes back.
-  void release_finished() {
-    for (auto block = recent.begin(); block != recent.end();) {
+  void take_finished() {
+    for (auto next = recent.begin(); next != recent.end() && !capturing;) {
+      const auto block = next++;
       const auto done = [](const Mark& mark) { return cudaEventQuery(mark.event) != cudaErrorNotReady; };
-      if (capturing || !std::all_of(block->before.begin(), block->before.end(), done)) {
-        ++block;
-        continue;
-      }
-      release(*block);
-      block = remove(block);
+      if (std::all_of(block->before.begin(), block->before.end(), done)) leave(take_out(block));
     }
   }
 
@@ -182,15 +216,17 @@ struct CudaAllocator::State {
   }
 
   // False when the driver has no memory left.
-  bool take_fresh(int64_t size, Block& block) {
+  bool take_fresh(std::unique_lock<std::mutex>& lock, int64_t size, Block& block) {
     if (trimmed.erase(size) > 0) allowance += size;
     trim(size);
+    release_leaving(lock);
     block = {};
     block.size = size;
     block.data = source->allocate(size);
     if (block.data == nullptr && !source->counts_only()) {
       if (capturing) return false;
-      release_cached();
+      take_all_cached();
+      release_leaving(lock);
       block.data = source->allocate(size);
       if (block.data == nullptr) return false;
     }
@@ -200,24 +236,30 @@ struct CudaAllocator::State {
   }
 
   void give_back(Block&& block, const std::vector<cudaStream_t>& users) {
+    std::unique_lock lock(mutex);
     statistics.in_use -= block.size;
     if (!users.empty()) {
       drop_marks(block);  // the users of this life have waited for them
       for (cudaStream_t stream : users) block.crossed = block.crossed || stream != compute;
+      std::vector<Mark> unmarked;
       for (cudaStream_t stream : users) {
         if (streams.count(stream) == 0) continue;  // it has ended
         const bool marked = block.crossed || options.exact;
         const cudaEvent_t event = marked ? record(stream) : nullptr;
         if (event != nullptr)
           block.before.push_back({stream, event});
-        else
+        else if (stream == compute)
           block.before_compute = true;
+        else
+          unmarked.push_back({stream, nullptr});  // nothing orders its work before the next life but this wait
       }
+      if (!unmarked.empty()) wait_for(lock, unmarked);
     }
     recent.push_front(std::move(block));
     const auto position = recent.begin();
     cached[{position->size, position->category}].push_back(position);
     if (!options.exact) trim(0);
+    release_leaving(lock);
   }
 };
 
@@ -229,12 +271,10 @@ class CudaAllocator::BlockStorage final : public Storage {
   }
   ~BlockStorage() override {
     state_->accounting.remove(bytes_, category_);
-    const std::lock_guard lock(state_->mutex);
     state_->give_back(std::move(block_), users_);
   }
 
-  // The state is locked.
-  void touch(cudaStream_t stream) {
+  void touch(std::unique_lock<std::mutex>& lock, cudaStream_t stream) {
     if (std::find(users_.begin(), users_.end(), stream) != users_.end()) return;
     users_.push_back(stream);
     for (const Mark& mark : block_.before)
@@ -242,7 +282,7 @@ class CudaAllocator::BlockStorage final : public Storage {
     if (!block_.before_compute || stream == state_->compute) return;
     // Not the place where the block was freed, which nobody marked, but one behind it.
     const cudaEvent_t event = state_->record(state_->compute);
-    if (event == nullptr) return check(cudaStreamSynchronize(state_->compute), "waiting for memory");
+    if (event == nullptr) return state_->wait_for(lock, {{state_->compute, nullptr}});
     const cudaError_t status = cudaStreamWaitEvent(stream, event, 0);
     state_->spare_events.push_back(event);
     check(status, "a stream waiting for memory");
@@ -254,8 +294,9 @@ class CudaAllocator::BlockStorage final : public Storage {
   std::vector<cudaStream_t> users_;
 };
 
-CudaAllocator::CudaAllocator(std::unique_ptr<BlockSource> source, cudaStream_t compute, const CudaAllocatorOptions& options)
-    : state_(std::make_shared<State>(std::move(source), compute, options)) {}
+CudaAllocator::CudaAllocator(std::unique_ptr<BlockSource> source, cudaStream_t compute, const CudaAllocatorOptions& options,
+                             std::shared_ptr<Supervision> supervision)
+    : state_(std::make_shared<State>(std::move(source), compute, options, std::move(supervision))) {}
 
 CudaAllocator::~CudaAllocator() = default;
 
@@ -265,10 +306,13 @@ StorageHandle CudaAllocator::allocate(int64_t bytes, MemoryCategory category, st
   if (bytes < 0 || bytes > address_space) throw_out_of_memory(bytes, name, "", statistics());
   const int64_t size = state.options.exact ? std::max<int64_t>(bytes, 1) : block_size_class(bytes);
   std::unique_lock lock(state.mutex);
-  if (state.options.exact) state.release_finished();
+  if (state.options.exact) {
+    state.take_finished();
+    state.release_leaving(lock);
+  }
   Block block;
   const bool found = !state.options.exact && state.take_cached(size, category, block);
-  if (!found && !state.take_fresh(size, block)) {
+  if (!found && !state.take_fresh(lock, size, block)) {
     const auto [free, total] = state.source->free_and_total();
     const std::string details =
         text("on the device ", format_bytes(free), " of ", format_bytes(total), " are free; this process holds ",
@@ -276,7 +320,7 @@ StorageHandle CudaAllocator::allocate(int64_t bytes, MemoryCategory category, st
     lock.unlock();
     throw_out_of_memory(bytes, name, details, statistics());
   }
-  if (state.capturing) state.settle(block);
+  if (state.capturing) state.wait_for(lock, state.marks_before(block));
   block.category = category;
   state.statistics.in_use += size;
   state.highest = std::max(state.highest, state.statistics.in_use);
@@ -289,8 +333,9 @@ MemoryStatistics CudaAllocator::statistics() const { return state_->accounting.g
 
 void CudaAllocator::reset_peak() {
   state_->accounting.reset_peak();
-  const std::lock_guard lock(state_->mutex);
-  if (!state_->capturing) state_->release_cached();  // what is measured from here on starts with what is in use
+  std::unique_lock lock(state_->mutex);
+  if (!state_->capturing) state_->take_all_cached();  // what is measured from here on starts with what is in use
+  state_->release_leaving(lock);
   BlockStatistics& statistics = state_->statistics;
   statistics.peak_in_use = statistics.in_use;
   statistics.peak_reserved = statistics.reserved;
@@ -303,8 +348,8 @@ std::shared_ptr<const void> CudaAllocator::count_external(int64_t bytes, MemoryC
 void CudaAllocator::touch(cudaStream_t stream, const Tensor& tensor) {
   auto* storage = dynamic_cast<BlockStorage*>(tensor.storage().get());
   if (storage == nullptr) return;
-  const std::lock_guard lock(state_->mutex);
-  storage->touch(stream);
+  std::unique_lock lock(state_->mutex);
+  storage->touch(lock, stream);
 }
 
 void CudaAllocator::stream_opened(cudaStream_t stream) {

@@ -7,7 +7,9 @@
 // Reuse is ordered by the streams, not by the host. A block remembers which streams have touched it (touch(), called for every
 // tensor of every kernel). Its next life starts at once on the compute stream when only the compute stream has touched it
 // before; any other pair of streams is ordered by an event: the first touch of the new life by a stream waits for what the other
-// streams had queued when the block was freed. The host waits only when memory is given back to the driver.
+// streams had queued when the block was freed. The host waits only when memory is given back to the driver, which itself waits for
+// the whole device: the wait is made before, under supervision and without the allocator's mutex. It throws nothing; what a
+// supervisor has to say is heard at the next wait for a stream.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -20,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/cuda/supervision.h"
 #include "core/memory_accounting.h"
 #include "dmuon/core/tensor.h"
 
@@ -54,7 +57,8 @@ struct BlockStatistics {
 class CudaAllocator final : public Allocator, public CountsExternalMemory {
  public:
   // `compute`: the stream whose order is free of charge; null in a shape-only pass.
-  CudaAllocator(std::unique_ptr<BlockSource> source, cudaStream_t compute, const CudaAllocatorOptions& options = {});
+  CudaAllocator(std::unique_ptr<BlockSource> source, cudaStream_t compute, const CudaAllocatorOptions& options,
+                std::shared_ptr<Supervision> supervision);
   ~CudaAllocator() override;
 
   StorageHandle allocate(int64_t bytes, MemoryCategory category, std::string_view name) override;

@@ -16,16 +16,16 @@ CudaBackend::CudaBackend(const BackendOptions& options) : options_(options) {
   memory.exact = options.mode == HostMode::guarded;
   if (shape_only()) {
     device_.name = "none (shapes only)";
-    allocator_ = std::make_shared<CudaAllocator>(make_counting_source(), nullptr, memory);
+    allocator_ = std::make_shared<CudaAllocator>(make_counting_source(), nullptr, memory, surroundings_.supervision);
     compute_stream_ = make_inline_stream();
     return;
   }
   device_ = open_device(options.device);
-  staging_ = std::make_unique<PinnedStaging>();
+  staging_ = std::make_unique<PinnedStaging>(surroundings_.supervision);
   // The allocator knows the stream, and the stream tells it of its end.
   auto compute =
       std::make_unique<CudaStream>("compute", false, surroundings_, [this](cudaStream_t handle) { allocator_->stream_closed(handle); });
-  allocator_ = std::make_shared<CudaAllocator>(make_device_source(device_.index), compute->handle(), memory);
+  allocator_ = std::make_shared<CudaAllocator>(make_device_source(device_.index), compute->handle(), memory, surroundings_.supervision);
   compute_stream_ = std::move(compute);
 }
 

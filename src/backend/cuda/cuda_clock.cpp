@@ -7,11 +7,17 @@ namespace dmuon::cuda {
 namespace {
 
 struct TimedMark final : Event::State {
-  TimedMark() { check(cudaEventCreateWithFlags(&event, cudaEventDefault), "a timed event cannot be made"); }
+  explicit TimedMark(std::shared_ptr<CudaStream::Shared> s) : shared(std::move(s)) {
+    check(cudaEventCreateWithFlags(&event, cudaEventDefault), "a timed event cannot be made");
+  }
   ~TimedMark() override { cudaEventDestroy(event); }
   bool done() const override { return cudaEventQuery(event) != cudaErrorNotReady; }
-  void wait() override { check(cudaEventSynchronize(event), "waiting for the device"); }
+  void wait() override {
+    shared->wait(event);
+    shared->rethrow();
+  }
 
+  std::shared_ptr<CudaStream::Shared> shared;
   cudaEvent_t event = nullptr;
 };
 
@@ -24,7 +30,7 @@ const TimedMark& timed(const Event& event) {
 }  // namespace
 
 Event CudaStream::record_time() {
-  auto mark = std::make_shared<TimedMark>();
+  auto mark = std::make_shared<TimedMark>(shared_);
   check(cudaEventRecord(mark->event, handle_), "a timed event");
   return Event(std::move(mark));
 }

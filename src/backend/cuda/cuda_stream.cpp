@@ -1,8 +1,6 @@
 #include "backend/cuda/cuda_stream.h"
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 #include <utility>
 
 #include "backend/cuda/cuda_error.h"
@@ -87,44 +85,7 @@ void CudaStream::Shared::check(cudaError_t status, const std::string& what) cons
                                              "; with CUDA_LAUNCH_BLOCKING=1 the kernel that failed reports it itself"));
 }
 
-// Polling spins at first, so that short waits cost what they cost without it.
-void CudaStream::Shared::wait(cudaEvent_t event) {
-  Supervision& supervision = *surroundings.supervision;
-  if (supervision.empty()) return check(cudaEventSynchronize(event), "waiting for the device");
-  for (int64_t round = 0;; ++round) {
-    const cudaError_t status = cudaEventQuery(event);
-    if (status != cudaErrorNotReady) {
-      check(status, "waiting for the device");
-      return supervision.poll();
-    }
-    if (round % 64 == 63) supervision.poll();
-    if (round > 4096)
-      std::this_thread::sleep_for(std::chrono::microseconds(std::min<int64_t>(200, (round - 4096) / 16)));
-    else if (round > 256)
-      std::this_thread::yield();
-  }
-}
-
-void Supervision::add(std::weak_ptr<Supervisor> supervisor) {
-  const std::lock_guard lock(mutex_);
-  supervisors_.push_back(std::move(supervisor));
-}
-
-bool Supervision::empty() const {
-  const std::lock_guard lock(mutex_);
-  return supervisors_.empty();
-}
-
-void Supervision::poll() {
-  std::vector<std::shared_ptr<Supervisor>> living;
-  {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(supervisors_, [](const std::weak_ptr<Supervisor>& each) { return each.expired(); });
-    for (const std::weak_ptr<Supervisor>& each : supervisors_) living.push_back(each.lock());
-  }
-  for (const std::shared_ptr<Supervisor>& each : living)
-    if (each) each->poll();
-}
+void CudaStream::Shared::wait(cudaEvent_t event) { check(surroundings.supervision->wait(event), "waiting for the device"); }
 
 CudaStream::CudaStream(std::string name, bool high_priority, StreamSurroundings surroundings, std::function<void(cudaStream_t)> closed)
     : name_(std::move(name)), closed_(std::move(closed)) {
@@ -135,7 +96,7 @@ CudaStream::CudaStream(std::string name, bool high_priority, StreamSurroundings 
 }
 
 CudaStream::~CudaStream() {
-  cudaStreamSynchronize(handle_);
+  shared_->surroundings.supervision->drain(handle_);
   let_go_of_finished();
   if (closed_) closed_(handle_);
   cudaStreamDestroy(handle_);
@@ -169,10 +130,7 @@ void CudaStream::wait(const Event& event) {
 }
 
 void CudaStream::synchronize() {
-  if (shared_->surroundings.supervision->empty())
-    shared_->check(cudaStreamSynchronize(handle_), text("stream ", name_));
-  else
-    record().wait();
+  shared_->check(shared_->surroundings.supervision->wait(handle_), text("stream ", name_));
   let_go_of_finished();
   shared_->rethrow();
 }

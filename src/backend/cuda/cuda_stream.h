@@ -1,7 +1,6 @@
 // Streams and events of the device behind the seam.
 //
-// Threads that wait for the device look after what could keep it waiting for ever (Supervisor), so that a peer that died
-// becomes an error and no hang.
+// Waits are supervised (supervision.h).
 //
 // submit() runs host work between the device work before and after it (cudaLaunchHostFunc); it must not call CUDA. Work that
 // throws ends the stream for host work: later host work is dropped and every wait on a later event rethrows. Kernels that
@@ -18,32 +17,12 @@
 #include <string>
 #include <vector>
 
+#include "backend/cuda/supervision.h"
 #include "dmuon/backend/device_clock.h"
 #include "dmuon/backend/stream.h"
 #include "dmuon/core/tensor.h"
 
 namespace dmuon::cuda {
-
-// Looks after work on the device that needs other processes.
-class Supervisor {
- public:
-  virtual ~Supervisor() = default;
-  // Called again and again by threads that wait for any stream of the device, and once when the wait is over. Throws, from
-  // then on always, when the work failed or is waited for in vain. Thread-safe; must not wait for the device itself.
-  virtual void poll() = 0;
-};
-
-// The supervisors of one device. Thread-safe.
-class Supervision {
- public:
-  void add(std::weak_ptr<Supervisor> supervisor);
-  bool empty() const;
-  void poll();
-
- private:
-  mutable std::mutex mutex_;
-  std::vector<std::weak_ptr<Supervisor>> supervisors_;
-};
 
 // The kernels queued last. A kernel that fails on the device is noticed at a later wait, and then the device no longer says
 // which one it was.

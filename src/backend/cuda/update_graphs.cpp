@@ -1,5 +1,7 @@
 #include "backend/cuda/update_graphs.h"
 
+#include <exception>
+
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_error.h"
 #include "dmuon/core/hash.h"
@@ -68,10 +70,14 @@ void UpdateGraphs::record(Stream& stream, Graph& graph, const std::function<void
   }
   backend_.begin_capture(graph.scratch);
   bool queued = true;
+  std::exception_ptr thrown;
   try {
     queue();
   } catch (const DeviceError&) {
     queued = false;  // queued directly next, it says what is wrong
+  } catch (...) {
+    queued = false;
+    thrown = std::current_exception();  // the capture ends before
   }
   backend_.end_capture();
   const bool ended = cudaStreamEndCapture(handle, &recorded) == cudaSuccess;
@@ -89,6 +95,7 @@ void UpdateGraphs::record(Stream& stream, Graph& graph, const std::function<void
     backend_.add_costs(uncounted);
   }
   if (recorded) cudaGraphDestroy(recorded);
+  if (thrown) std::rethrow_exception(thrown);
 }
 
 }  // namespace dmuon::cuda

@@ -30,11 +30,30 @@ int64_t count_at(const std::string& counts, int place) {
   return count;
 }
 
+// NCCL collects the calls of a thread between ncclGroupStart and ncclGroupEnd; left open, it would collect those of other
+// communicators too.
+class CallGroup {
+ public:
+  explicit CallGroup(ncclResult_t started) : open_(started == ncclSuccess) {}
+  ~CallGroup() {
+    if (open_) ncclGroupEnd();  // after an error, which is reported already
+  }
+  CallGroup(const CallGroup&) = delete;
+  CallGroup& operator=(const CallGroup&) = delete;
+  ncclResult_t end() {
+    open_ = false;
+    return ncclGroupEnd();
+  }
+
+ private:
+  bool open_;
+};
+
 }  // namespace
 
-void Session::abort_groups() {
+void Session::abort_groups(const std::string& why) {
   for (const std::weak_ptr<NcclGroup>& each : groups)
-    if (const std::shared_ptr<NcclGroup> group = each.lock()) group->abort();
+    if (const std::shared_ptr<NcclGroup> group = each.lock()) group->abort(why);
 }
 
 std::shared_ptr<NcclGroup> NcclGroup::make(std::shared_ptr<Session> session, Communicator& control, std::shared_ptr<Group> group) {
@@ -52,11 +71,11 @@ NcclGroup::NcclGroup(std::shared_ptr<Session> session, std::shared_ptr<Group> gr
     : session_(std::move(session)), group_(std::move(group)) {}
 
 NcclGroup::~NcclGroup() {
-  retire();
   if (comm_ == nullptr) return;
-  // Finalizing waits for the peers, who may be gone.
-  ncclResult_t state = in_flight_.empty() ? ncclCommFinalize(comm_) : ncclInternalError;
+  // What is still under way, and finalizing, wait for the peers, who may be gone.
   Deadline deadline(goodbye_seconds);
+  const bool finished = !failed() && finish(deadline);
+  ncclResult_t state = finished ? ncclCommFinalize(comm_) : ncclInternalError;
   while (state == ncclInProgress && !deadline.passed()) {
     std::this_thread::sleep_for(std::chrono::microseconds(200));
     if (ncclCommGetAsyncError(comm_, &state) != ncclSuccess) state = ncclInternalError;
@@ -65,6 +84,27 @@ NcclGroup::~NcclGroup() {
     ncclCommDestroy(comm_);
   else
     ncclCommAbort(comm_);
+}
+
+bool NcclGroup::failed() const {
+  try {
+    group_->check();
+    return false;
+  } catch (const CommunicationError&) {
+    return true;
+  }
+}
+
+// Alone. Whether all operations ended in time and without an error.
+bool NcclGroup::finish(Deadline& deadline) {
+  for (;;) {
+    retire();
+    if (in_flight_.empty()) return true;
+    ncclResult_t state = ncclSuccess;
+    if (ncclCommGetAsyncError(comm_, &state) != ncclSuccess || (state != ncclSuccess && state != ncclInProgress)) return false;
+    if (deadline.passed()) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
 }
 
 // Every rank learns whether all could; a rank that is gone is named by the control operation's deadline.
@@ -145,16 +185,46 @@ void NcclGroup::enter(Stream& stream, Operation operation, const std::function<v
                                   "a process need one order, so one thread enters them all"));
   if (session_->check_calls) compare_calls(operation, send_counts, receive_counts);
   InFlight entry{
-      operation, stream.record(), {}, std::make_unique<Activity::Scope>(*group_->services().activity, operation, group_->name()), {}};
+      operation, stream.record(), {}, true, std::make_unique<Activity::Scope>(*group_->services().activity, operation, group_->name()), {}};
+  std::vector<InFlight> finished;  // let go without the mutex
   {
+    // Watched from its first call on: the body itself may wait for the device, for memory.
     const std::lock_guard lock(mutex_);
-    retire();
+    finished = retire();
     current_ = operation;
+    in_flight_.push_back(std::move(entry));
   }
-  body();
-  entry.ended = stream.record();
-  const std::lock_guard lock(mutex_);
-  in_flight_.push_back(std::move(entry));
+  try {
+    body();
+    Event ended = stream.record();
+    const std::lock_guard lock(mutex_);
+    in_flight_.back().ended = std::move(ended);
+    in_flight_.back().entering = false;
+  } catch (...) {
+    {
+      const std::lock_guard lock(mutex_);
+      finished.push_back(std::move(in_flight_.back()));
+      in_flight_.pop_back();
+    }
+    give_up(operation);
+    throw;
+  }
+}
+
+// While an exception of an operation's body is handled. The other ranks wait for calls that will not come.
+void NcclGroup::give_up(const Operation& operation) {
+  std::string what = "an unknown exception";
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    what = error.what();
+  } catch (...) {
+  }
+  try {
+    fail(text(operation.describe(), " of group \"", group_->name(), "\" on ", group_->who(group_->rank()), ": ", what));
+  } catch (const CommunicationError&) {
+    // Told to the others, or known already; this rank says what happened.
+  }
 }
 
 void NcclGroup::call(Stream& stream, const char* name, const std::vector<Tensor>& touched,
@@ -163,10 +233,12 @@ void NcclGroup::call(Stream& stream, const char* name, const std::vector<Tensor>
   backend().enqueue(stream, name, 0, touched, [&](cudaStream_t handle) {
     const std::lock_guard lock(mutex_);
     try {
-      if (comm_ == nullptr) throw CommunicationError("its NCCL communicator was aborted");
-      check(ncclGroupStart());
+      if (comm_ == nullptr) throw CommunicationError(text("its NCCL communicator was aborted ", aborted_));
+      const ncclResult_t started = ncclGroupStart();
+      CallGroup group(started);
+      check(started);
       calls(comm_, handle);
-      check(ncclGroupEnd());
+      check(group.end());
       await_ready("a call");
     } catch (const CommunicationError& error) {
       failure = error.what();
@@ -204,21 +276,30 @@ void NcclGroup::compare_calls(const Operation& operation, const std::vector<int6
   }
 }
 
-// With mutex_ (or alone): forgets operations that have finished.
-void NcclGroup::retire() {
-  while (!in_flight_.empty() && in_flight_.front().ended.done()) in_flight_.pop_front();
+// With mutex_ (or alone): forgets operations that have finished. The caller lets them go without the mutex: with them may go
+// tensors, and with tensors a wait for the device.
+std::vector<NcclGroup::InFlight> NcclGroup::retire() {
+  std::vector<InFlight> finished;
+  for (; !in_flight_.empty() && !in_flight_.front().entering && in_flight_.front().ended.done(); in_flight_.pop_front())
+    finished.push_back(std::move(in_flight_.front()));
+  return finished;
 }
 
 void NcclGroup::poll() {
-  group_->check();
+  try {
+    group_->check();
+  } catch (const CommunicationError& error) {
+    fail(error.what());  // a control operation's: what is under way on the device ends too
+  }
   std::string failure;
+  std::vector<InFlight> finished;
   Operation expired;
   double limit = 0;
   bool waiting = false;
   {
     const std::lock_guard lock(mutex_);
-    if (comm_ == nullptr) throw CommunicationError(text("group \"", group_->name(), "\" was aborted after a failure of another group"));
-    retire();
+    if (comm_ == nullptr) throw CommunicationError(text("group \"", group_->name(), "\" was aborted ", aborted_));
+    finished = retire();
     waiting = !in_flight_.empty();
     ncclResult_t state = ncclSuccess;
     if (const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state); asked != ncclSuccess) state = asked;
@@ -227,7 +308,7 @@ void NcclGroup::poll() {
                      "\" on ", group_->who(group_->rank()), ": ", error_text(state));
     for (size_t i = 0; i < std::min(in_flight_.size(), most_watched) && limit == 0; ++i) {
       InFlight& entry = in_flight_[i];
-      if (!entry.begun.done() || entry.ended.done()) continue;
+      if (!entry.begun.done() || (!entry.entering && entry.ended.done())) continue;
       if (!entry.deadline) entry.deadline.emplace(group_->deadline_seconds());
       if (entry.deadline->passed()) expired = entry.operation, limit = entry.deadline->seconds();
     }
@@ -246,9 +327,11 @@ void NcclGroup::poll() {
   }
 }
 
-void NcclGroup::abort() {
+void NcclGroup::abort(const std::string& why) {
   const std::lock_guard lock(mutex_);
-  if (comm_ != nullptr) ncclCommAbort(std::exchange(comm_, nullptr));
+  if (comm_ == nullptr) return;
+  ncclCommAbort(std::exchange(comm_, nullptr));
+  aborted_ = why;
 }
 
 // Tells the other ranks first: aborting may take a while.
@@ -259,8 +342,9 @@ void NcclGroup::fail(const std::string& message) {
   } catch (const CommunicationError& error) {
     recorded = error.what();
   }
-  session_->abort_groups();
-  abort();  // also before it is in the list
+  const std::string why = text("after a failure of group \"", group_->name(), "\": ", recorded);
+  session_->abort_groups(why);
+  abort(why);  // also before it is in the list
   throw CommunicationError(recorded);
 }
 

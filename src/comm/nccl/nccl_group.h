@@ -33,7 +33,8 @@ struct Session {
   bool check_calls = false;                             // compare every operation with the other ranks' before it starts
   std::vector<std::weak_ptr<NcclGroup>> groups = {};
 
-  void abort_groups();
+  // `why` follows "was aborted" in what they say from then on; the first one counts.
+  void abort_groups(const std::string& why);
 };
 
 class NcclGroup final : public cuda::Supervisor, public std::enable_shared_from_this<NcclGroup> {
@@ -45,7 +46,8 @@ class NcclGroup final : public cuda::Supervisor, public std::enable_shared_from_
   ~NcclGroup() override;
 
   // Enters an operation: `body` queues it on the stream by call() and kernels. `counts`: what this rank sends to each rank and
-  // expects of each, where ranks may differ.
+  // expects of each, where ranks may differ. Whatever the body throws fails the group, so that no rank waits for the rest of
+  // the operation, and is thrown on.
   void enter(Stream& stream, Operation operation, const std::function<void()>& body, const std::vector<int64_t>& send_counts = {},
              const std::vector<int64_t>& receive_counts = {});
   // Inside `body`: NCCL calls on the stream, grouped into one. `touched` as in CudaBackend::enqueue.
@@ -59,12 +61,13 @@ class NcclGroup final : public cuda::Supervisor, public std::enable_shared_from_
   void describe_next(std::string what) { next_label_ = std::move(what); }
 
   void poll() override;
-  void abort();
+  void abort(const std::string& why);
 
  private:
   struct InFlight {
     Operation operation;
     Event begun, ended;
+    bool entering = true;  // its body has not returned; there is no `ended`
     std::unique_ptr<Activity::Scope> activity;
     std::optional<Deadline> deadline;  // since it was seen to have begun
   };
@@ -73,7 +76,10 @@ class NcclGroup final : public cuda::Supervisor, public std::enable_shared_from_
   void warm_up();
   void await_ready(const char* what);
   void compare_calls(const Operation& operation, const std::vector<int64_t>& send_counts, const std::vector<int64_t>& receive_counts);
-  void retire();
+  std::vector<InFlight> retire();
+  bool failed() const;
+  bool finish(Deadline& deadline);
+  void give_up(const Operation& operation);
   [[noreturn]] void fail(const std::string& message);
   std::string error_text(ncclResult_t result);
 
@@ -83,6 +89,7 @@ class NcclGroup final : public cuda::Supervisor, public std::enable_shared_from_
   int64_t sequence_ = 0;  // of device operations; control operations have their own numbers
   std::mutex mutex_;      // of everything below
   ncclComm_t comm_ = nullptr;
+  std::string aborted_;  // why
   std::deque<InFlight> in_flight_;
   Operation current_;  // being entered
   std::string next_label_;
