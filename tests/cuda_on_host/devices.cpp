@@ -169,7 +169,4 @@ cudaError_t cudaDeviceReset() {
   return cudaSuccess;
 }
 
-// The stand-in's kernels have no attributes.
-cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return call_error("cudaFuncSetAttribute"); }
-
 }  // extern "C"

@@ -138,7 +138,7 @@ Report Executor::run(const Kernel& kernel, Order order, uint64_t seed) {
         for (t.x = 0; t.x < block_.x; ++t.x) coordinates_[i++] = t;
   }
   order_threads(order, seed);
-  begin_shared_memory(kernel.shared_bytes);
+  begin_shared_memory(kernel.shared_bytes, kernel.shared_limit);
   const uint64_t blocks = static_cast<uint64_t>(kernel.grid.x) * kernel.grid.y * kernel.grid.z;
   // A step that shares no factor with the count visits every block once.
   uint64_t index = order == Order::forward ? 0 : blocks - 1, step = order == Order::forward ? 1 : blocks - 1;

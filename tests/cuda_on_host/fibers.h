@@ -16,6 +16,7 @@ struct Kernel {
   std::string name;
   dim3 grid, block;
   size_t shared_bytes = 0;  // dynamic
+  size_t shared_limit = 0;  // of variables and dynamic memory together
   std::function<void()> thread;
 };
 

@@ -30,9 +30,12 @@
 
 namespace cuda_on_host {
 
-// Queues a kernel: `thread` is what each of its threads runs. The errors are the runtime's: invalid configuration (more than
-// 1024 threads, more shared memory than a block may have, a grid too wide in y or z), or the sticky error of earlier work.
-cudaError_t launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, std::function<void()> thread);
+// Queues `kernel`: `thread` is what each of its threads runs. The errors are the runtime's: invalid configuration (more than
+// 1024 threads, a grid too wide in y or z), invalid value (more dynamic shared memory than the kernel has leave for), or the
+// sticky error of earlier work. How large a kernel's shared variables are is known once it runs: with them too much shared
+// memory becomes the sticky error.
+cudaError_t launch(const char* name, const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+                   std::function<void()> thread);
 
 struct Coordinates {
   uint3 thread, block;

@@ -98,6 +98,11 @@ __global__ void accumulate_kernel(const float* x, float* y, int64_t count) {
   if (const int64_t i = self(); i < count) y[i] += x[i];
 }
 
+__global__ void beside_variables_kernel() {
+  DMUON_SHARED(float, variables, 64);
+  variables[threadIdx.x] = 1;
+}
+
 __global__ void nothing_kernel() {}
 
 }  // namespace
@@ -151,6 +156,16 @@ void accumulate(cudaStream_t stream, const float* x, float* y, int64_t count) {
 }
 void with_threads(cudaStream_t stream, dim3 grid, dim3 block, size_t shared_bytes) {
   launch({"with_threads", grid, block, shared_bytes, stream}, nothing_kernel);
+}
+
+void beside_variables(cudaStream_t stream, size_t shared_bytes) {
+  launch({"beside_variables", dim3(2), dim3(64), shared_bytes, stream}, beside_variables_kernel);
+}
+void beside_variables_without_leave(cudaStream_t stream, size_t shared_bytes) {
+  static const char other_kernel = 0;  // stands for its address: one that nobody asked leave for
+  dmuon::cuda::check_kernel(
+      cuda_on_host::launch("beside_variables", &other_kernel, dim3(2), dim3(64), shared_bytes, stream, [] { beside_variables_kernel(); }),
+      {"beside_variables", dim3(2), dim3(64), shared_bytes, stream});
 }
 
 }  // namespace planted

@@ -39,5 +39,9 @@ void add(cudaStream_t stream, float* x, float value, int64_t count);
 // y[i] += x[i]
 void accumulate(cudaStream_t stream, const float* x, float* y, int64_t count);
 void with_threads(cudaStream_t stream, dim3 grid, dim3 block, size_t shared_bytes);
+// A kernel with 256 bytes of shared variables beside dynamic memory; the bug is to start it without asking leave for more than
+// 48 KiB of both together.
+void beside_variables(cudaStream_t stream, size_t shared_bytes);
+void beside_variables_without_leave(cudaStream_t stream, size_t shared_bytes);
 
 }  // namespace planted

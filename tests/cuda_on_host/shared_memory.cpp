@@ -15,7 +15,7 @@ constexpr unsigned char red = 0xbd;
 // Of the running kernel.
 struct SharedMemory {
   std::vector<SharedVariable> variables;
-  size_t dynamic_bytes = 0;
+  size_t dynamic_bytes = 0, limit = 0;
   uint64_t dynamic_seen = 0;
   uintptr_t lowest = ~uintptr_t{0}, highest = 0;  // addresses of all variables and their red zones
   alignas(1024) unsigned char dynamic[most_shared_bytes + shared_red_zone];
@@ -46,11 +46,12 @@ bool is_poison(const void* source, size_t bytes) {
   return true;
 }
 
-void begin_shared_memory(size_t dynamic_bytes) {
+void begin_shared_memory(size_t dynamic_bytes, size_t limit) {
   memory().variables.clear();
   memory().lowest = ~uintptr_t{0};
   memory().highest = 0;
   memory().dynamic_bytes = dynamic_bytes;
+  memory().limit = limit;
 }
 
 void register_shared(const char* name, void* address, size_t bytes, uint64_t& seen) {
@@ -62,11 +63,15 @@ void register_shared(const char* name, void* address, size_t bytes, uint64_t& se
     memory().lowest = std::min(memory().lowest, reinterpret_cast<uintptr_t>(begin));
     memory().highest = std::max(memory().highest, reinterpret_cast<uintptr_t>(begin + bytes + shared_red_zone));
     std::memset(begin + bytes, red, shared_red_zone);
-    size_t total = 0;
-    for (const SharedVariable& v : variables) total += v.bytes;
-    if (total > most_shared_bytes)
-      fail_kernel(cudaErrorInvalidConfiguration,
-                  std::to_string(total) + " bytes of shared memory; a block has " + std::to_string(most_shared_bytes));
+    // Dynamic memory counts whether or not the kernel has come to it.
+    size_t total = memory().dynamic_bytes;
+    for (const SharedVariable& v : variables)
+      if (v.memory != memory().dynamic) total += v.bytes;
+    if (total > memory().limit)
+      fail_kernel(cudaErrorInvalidValue,
+                  where() + ": " + std::to_string(total) + " bytes of shared memory, variables and dynamic; " +
+                      (memory().limit == most_shared_bytes ? "a block has " : "without leave for more a block has ") +
+                      std::to_string(memory().limit));
   }
   fill_poison(begin, bytes);
 }

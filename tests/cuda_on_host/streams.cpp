@@ -71,14 +71,18 @@ std::shared_ptr<StreamState> DeviceQueue::stream_of(cudaStream_t handle) {
   return stream;
 }
 
-cudaError_t launch(const char* name, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t handle, std::function<void()> thread) {
+cudaError_t launch(const char* name, const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t handle,
+                   std::function<void()> thread) {
   if (const cudaError_t error = call_error("launch"); error != cudaSuccess) return error;
   const uint64_t threads = static_cast<uint64_t>(block.x) * block.y * block.z;
   if (threads == 0 || threads > 1024 || block.z > 64 || grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffffu ||
       grid.y > 65535 || grid.z > 65535)
     return remember(cudaErrorInvalidConfiguration);
-  if (shared_bytes > most_shared_bytes) return remember(cudaErrorInvalidValue);
-  return queue_work(handle, name, [kernel = Kernel{name, grid, block, shared_bytes, std::move(thread)}] { run_queued_kernel(kernel); });
+  const size_t allowed = allowed_dynamic_bytes(kernel);
+  if (shared_bytes > allowed) return remember(cudaErrorInvalidValue);
+  const size_t limit = allowed > common_shared_bytes ? most_shared_bytes : common_shared_bytes;
+  return queue_work(handle, name,
+                    [queued = Kernel{name, grid, block, shared_bytes, limit, std::move(thread)}] { run_queued_kernel(queued); });
 }
 
 }  // namespace cuda_on_host

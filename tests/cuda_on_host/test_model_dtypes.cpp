@@ -138,6 +138,7 @@ TEST_CASE("normalisation in float32 and bfloat16, aligned or not") {
       normalization(c, kind, 5, 7, 0.3);
       normalization(c, kind, 37, 64, 0.0);
       normalization(c, kind, 6, 1032, 0.3);
+      normalization(c, kind, 6, 1024, 0.3);  // the sums of its teams take 48 KiB to the byte, beside variables
     }
   });
 }
@@ -157,6 +158,37 @@ TEST_CASE("activations in float32 and bfloat16, aligned or not") {
       activation(c, kind, 2, 1032);
     }
   });
+}
+
+TEST_CASE("far from zero the derivative of gelu_tanh is 0 or 1, and NaN stays NaN") {
+  const auto backend = open_backend_plugin(DMUON_CUDA_ON_HOST);
+  const std::vector<double> inputs{-INFINITY, -1e30, -1e20, -1e6, -20, 20, 1e6, 1e20, 3e38, INFINITY, NAN};
+  const Shape shape{1, static_cast<int64_t>(inputs.size())};
+  for (DType dtype : {DType::float32, DType::bfloat16}) {
+    const auto make = [&](const std::vector<double>& values) {
+      const Tensor tensor = backend->allocate(shape, dtype, MemoryCategory::workspace, "a tensor of extremes");
+      from_doubles(*backend, values, tensor);
+      return tensor;
+    };
+    ActivationBackward b;
+    b.kind = ActivationKind::gelu_tanh;
+    b.input = make(inputs), b.d_output = make(std::vector<double>(inputs.size(), 3.0)), b.d_input = make(inputs);
+    backend->activation().backward(backend->compute_stream(), b);
+    const std::vector<double> found = to_doubles(*backend, b.d_input);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      INFO(name_of(dtype) << ", x = " << inputs[i]);
+      if (std::isnan(inputs[i]))
+        CHECK(std::isnan(found[i]));
+      else
+        CHECK(found[i] == (inputs[i] > 0 ? 3.0 : 0.0));
+    }
+  }
+}
+
+TEST_CASE("the model is computed in float32 and bfloat16 and nothing else") {
+  const auto backend = open_backend_plugin(DMUON_CUDA_ON_HOST);
+  for (DType dtype : {DType::float64, DType::float32, DType::float16, DType::bfloat16, DType::int32})
+    CHECK(backend->computes_in(dtype) == (dtype == DType::float32 || dtype == DType::bfloat16));
 }
 
 TEST_CASE("embedding and loss in float32 and bfloat16, aligned or not") {

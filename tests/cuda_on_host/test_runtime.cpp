@@ -130,9 +130,24 @@ TEST_CASE("launches that a device would refuse") {
   CHECK_THAT(refused(dim3(1, 65536), 32, 0), Contains("cudaErrorInvalidConfiguration"));
   CHECK_THAT(refused(dim3(1, 1, 65536), 32, 0), Contains("cudaErrorInvalidConfiguration"));
   CHECK_THAT(refused(1, dim3(1, 1, 65), 0), Contains("cudaErrorInvalidConfiguration"));
-  CHECK_THAT(refused(1, 32, 227 * 1024 + 1), Contains("cudaErrorInvalidValue"));
-  CHECK(refused(dim3(70000, 1), dim3(4, 4, 2), 227 * 1024).empty());
+  CHECK_THAT(refused(1, 32, 163 * 1024 + 1), Contains("cudaErrorInvalidValue"));
+  CHECK(refused(dim3(70000, 1), dim3(4, 4, 2), 163 * 1024).empty());
   CHECK(cudaDeviceSynchronize() == cudaSuccess);
+  cudaGetLastError();
+}
+
+TEST_CASE("shared variables count beside dynamic shared memory, with leave and without") {
+  const auto report = [](void (*start)(cudaStream_t, size_t), size_t bytes) { return report_of([=] { start(nullptr, bytes); }); };
+  constexpr size_t variables = 256, common = 48 * 1024, most = 163 * 1024;
+  CHECK(report(planted::beside_variables_without_leave, common - variables).empty());
+  CHECK_THAT(report(planted::beside_variables_without_leave, common), Contains("beside_variables") &&
+                                                                          Contains("49408 bytes of shared memory") &&
+                                                                          Contains("without leave for more a block has 49152"));
+  CHECK_THROWS_WITH(planted::beside_variables_without_leave(nullptr, common + 1), Contains("cudaErrorInvalidValue"));
+  CHECK(report(planted::beside_variables, common - variables).empty());
+  CHECK(report(planted::beside_variables, common).empty());  // leave is asked for well below the limit
+  CHECK(report(planted::beside_variables, most - variables).empty());
+  CHECK_THAT(report(planted::beside_variables, most), Contains("a block has 166912"));
   cudaGetLastError();
 }
 

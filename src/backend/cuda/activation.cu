@@ -32,6 +32,7 @@ __device__ inline float derivative(ActivationKind kind, float x) {
     case ActivationKind::gelu:
       return 0.5f * erfcf(-x * root_half) + x * __expf(-0.5f * x * x) * inverse_root_2_pi;
     case ActivationKind::gelu_tanh: {
+      if (fabsf(x) > 16.0f) return x > 0.0f ? 1.0f : 0.0f;  // exact there, and x * x may be infinite; NaN goes on
       const float h = half_of_one_plus_tanh(root_2_over_pi * (x + cubic * x * x * x));
       return h + 2.0f * x * h * (1.0f - h) * root_2_over_pi * (1.0f + 3.0f * cubic * x * x);
     }

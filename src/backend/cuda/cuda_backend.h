@@ -146,6 +146,7 @@ class CudaBackend final : public Backend, public DeviceBackend {
   Allocator& allocator() override;
   bool shape_only() const override { return options_.mode == HostMode::shape_only; }
   HostMode mode() const override { return options_.mode; }
+  bool computes_in(DType dtype) const override { return dtype == DType::float32 || dtype == DType::bfloat16; }
   Stream& compute_stream() override;
   std::unique_ptr<Stream> make_communication_stream(std::string_view name) override;
   void copy_to_host(Stream& stream, const Tensor& source, void* destination) override;

@@ -7,11 +7,11 @@
 
 namespace dmuon::cuda {
 
-// Where and how wide a kernel runs. `name` is the kernel's, for error messages;
+// Where and how wide a kernel runs. `name` is the kernel's, for error messages.
 struct Launch {
   const char* name;
   dim3 grid, block;
-  size_t shared_bytes = 0;  // dynamic; beyond 48 KiB the kernel is given leave
+  size_t shared_bytes = 0;  // dynamic
   cudaStream_t stream = nullptr;
 };
 

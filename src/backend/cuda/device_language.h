@@ -27,16 +27,21 @@
 
 namespace dmuon::cuda {
 
+// A kernel may have 48 KiB of shared memory, variables and dynamic memory together, unless it takes leave for more. One with more
+// dynamic memory than this takes it: the rest is room for variables, whose size a launch does not know.
+constexpr size_t dynamic_without_leave = 32 * 1024;
+// Gives `kernel` leave for all the shared memory that a block of the current device can have. The same for every launch, so that
+// threads may launch one kernel at a time with different sizes. DeviceError naming the kernel.
+void take_all_shared_memory(const void* kernel, const Launch& how);
+
 // Starts `kernel` and returns; DeviceError naming the kernel, its grid and the cause when it cannot start. An empty grid is
 // nothing to do.
 template <class... Parameters, class... Arguments>
 void launch(const Launch& how, void (*kernel)(Parameters...), Arguments&&... arguments) {
   if (how.grid.x == 0 || how.grid.y == 0 || how.grid.z == 0) return;
+  const auto* const address = reinterpret_cast<const void*>(kernel);
+  if (how.shared_bytes > dynamic_without_leave) take_all_shared_memory(address, how);
 #ifdef __CUDACC__
-  if (how.shared_bytes > 48 * 1024)
-    check_kernel(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      static_cast<int>(how.shared_bytes)),
-                 how);
   cudaLaunchConfig_t configuration{};
   configuration.gridDim = how.grid;
   configuration.blockDim = how.block;
@@ -44,7 +49,7 @@ void launch(const Launch& how, void (*kernel)(Parameters...), Arguments&&... arg
   configuration.stream = how.stream;
   check_kernel(cudaLaunchKernelEx(&configuration, kernel, static_cast<Parameters>(arguments)...), how);
 #else
-  check_kernel(cuda_on_host::launch(how.name, how.grid, how.block, how.shared_bytes, how.stream,
+  check_kernel(cuda_on_host::launch(how.name, address, how.grid, how.block, how.shared_bytes, how.stream,
                                     [kernel, ... values = static_cast<Parameters>(arguments)] { kernel(values...); }),
                how);
 #endif

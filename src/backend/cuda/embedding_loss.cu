@@ -7,6 +7,7 @@ namespace dmuon::cuda {
 namespace {
 
 constexpr float minus_infinity = -INFINITY;
+constexpr int most_loss_threads = 1024;  // of one row of logits
 
 // A block takes a row of the output.
 template <class T, bool aligned>
@@ -63,7 +64,7 @@ struct Loss {
 // A block takes a row: one read for the largest logit and the sum, one read and write for the gradient, which begins where the
 // first ended and so finds the row in the cache.
 template <class T, bool aligned>
-__global__ void softmax_cross_entropy_kernel(Loss<T> a) {
+__global__ void __launch_bounds__(most_loss_threads) softmax_cross_entropy_kernel(Loss<T> a) {
   constexpr int width = Pack<T>::size;
   T* const logits = a.logits + blockIdx.x * a.columns;
   const int32_t target = a.targets[blockIdx.x];
@@ -135,7 +136,7 @@ void EmbeddingLoss::softmax_cross_entropy(Stream& stream, const SoftmaxCrossEntr
       a.logits = elements_of<T>(s.logits), a.targets = s.targets.data<int32_t>(), a.losses = s.losses.data<float>();
       a.columns = columns, a.classes = s.classes;
       a.write_gradient = s.write_gradient, a.gradient_scale = static_cast<float>(s.gradient_scale);
-      launch({name, grid_of(name, s.targets.elements()), dim3(threads_for(packs_of<T>(columns), 1024)), 0, handle},
+      launch({name, grid_of(name, s.targets.elements()), dim3(threads_for(packs_of<T>(columns), most_loss_threads)), 0, handle},
              softmax_cross_entropy_kernel<T, decltype(access)::aligned>, a);
     });
   });

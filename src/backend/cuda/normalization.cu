@@ -9,6 +9,7 @@ namespace {
 
 constexpr int64_t shared_limit = 96 * 1024;  // of one block: two fit on a multiprocessor of every supported device
 constexpr int64_t most_threads = 256;        // of one row
+constexpr int64_t most_team_threads = 512;   // of all teams of a backward block
 
 // ------------------------------------------------------------------------------------------------------------- forward
 
@@ -27,7 +28,7 @@ struct Forward {
 // A block takes a row: one read of input and branch, one write of residual and output. Every thread comes back to its own
 // packs only, element i of pack k at held[i * packs + k], where neighbouring threads meet different banks.
 template <class T, bool aligned>
-__global__ void normalization_forward_kernel(Forward<T> a) {
+__global__ void __launch_bounds__(most_threads) normalization_forward_kernel(Forward<T> a) {
   DMUON_DYNAMIC_SHARED(float, held);
   constexpr int width = Pack<T>::size;
   const int64_t columns = a.columns, packs = packs_of<T>(columns), first = blockIdx.x * columns;
@@ -102,7 +103,7 @@ struct Backward {
 // with its own column sums, which are added in the order of the teams at the end. A row is read twice; the second time it
 // comes from the cache.
 template <class T, bool aligned>
-__global__ void normalization_backward_kernel(Backward<T> a) {
+__global__ void __launch_bounds__(most_team_threads) normalization_backward_kernel(Backward<T> a) {
   DMUON_DYNAMIC_SHARED(float, held);
   constexpr int width = Pack<T>::size;
   const int64_t columns = a.columns, packs = packs_of<T>(columns), places = packs * width, all = a.sums * places;
@@ -196,7 +197,8 @@ void Normalization::backward(Stream& stream, const NormalizationBackward& g) {
   // Teams: as many as fit, so that a multiprocessor works on many rows at once. All of this follows from the shape alone.
   const int64_t bytes = sums * packs * width * 4, threads = threads_for(packs, most_threads);
   const bool held = bytes <= shared_limit;
-  const int64_t teams = held && bytes > 0 ? std::max<int64_t>(1, std::min({int64_t{8}, 512 / threads, shared_limit / 2 / bytes})) : 1;
+  const int64_t teams =
+      held && bytes > 0 ? std::max<int64_t>(1, std::min({int64_t{8}, most_team_threads / threads, shared_limit / 2 / bytes})) : 1;
   const RowPartition blocks(rows, 4 * teams, teams);
   const Tensor partials =
       backend_.workspace(blocks.count * sums * packs * width, DType::float32, "partial sums of a normalisation backward");

@@ -1,5 +1,6 @@
 #include "backend/cuda/rank_reduction.h"
 
+#include <algorithm>
 #include <type_traits>
 
 #include "backend/cuda/device_language.h"
@@ -49,8 +50,10 @@ __device__ A combine(A a, A b, RankOperation operation) {
   return (b < a || b != b) ? b : a;
 }
 
+// `width` elements, in accesses of at most 16 bytes: that is what aligned() promises, also where terms of 16 bits are added into
+// twice as many bytes of float32.
 template <class T, int width>
-struct alignas(width * sizeof(T)) Pack {
+struct alignas(std::min<size_t>(width * sizeof(T), 16)) Pack {
   T values[width];
 };
 
