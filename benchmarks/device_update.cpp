@@ -52,7 +52,6 @@ class Comparisons {
   Comparisons(const Arguments& arguments, int repetitions)
       : arguments_(arguments), repetitions_(repetitions), backend_(open(arguments)), device_(device_updates(*backend_)) {
     if (!device_) throw DeviceError(text("device-update: ", backend_->information().device, " does not orthogonalise by itself"));
-    device_->orthogonalize_in_float16(true);
   }
 
   // X X^T of an n x k matrix in every form of the kernel.
@@ -84,6 +83,7 @@ class Comparisons {
         items.push_back(item);
       }
     MuonOptions options;
+    options.newton_schulz.dtype = device_->product_dtype();
     const auto rule = make_muon(options);
     Stream& stream = backend_->compute_stream();
     rule->prepare(*backend_, stream, {1, 1e-3, 1.0});

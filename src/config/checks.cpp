@@ -39,6 +39,9 @@ void check_rule(const std::string& path, const RuleConfiguration& r, int64_t ste
   if (r.tune_numerics && (r.iteration_form != "auto" || !r.restarts.empty()))
     findings.add(text(path, ".tune_numerics = true: measures the form, so leave ", path, ".iteration_form = \"auto\" (found \"",
                       r.iteration_form, "\") and ", path, ".restarts empty"));
+  if (r.newton_schulz_dtype == "float16" && r.normalization == "spectral")
+    findings.add(text(path, ".newton_schulz_dtype = \"float16\": the spectral norm (", path,
+                      ".normalization) is taken in float32; choose \"float32\" or \"auto\""));
   if (r.epsilon_mode != "scaled" && r.normalization_safety != 1.0)
     findings.add(text(path, ".normalization_safety = ", r.normalization_safety, ": only ", path,
                       ".epsilon_mode = \"scaled\" uses it, found \"", r.epsilon_mode, "\""));

@@ -79,6 +79,9 @@ Rows muon_rows() {
       DMUON_RULE_KEY("normalization_safety", normalization_safety, muon(between(1, 2)), "Factor on the norm in epsilon_mode scaled."),
       DMUON_RULE_KEY("normalization", normalization, muon(one_of({"frobenius", "spectral"})),
                      "Norm that the iteration divides by: Frobenius, or the largest singular value by power iteration (times 1.01)."),
+      DMUON_RULE_KEY("newton_schulz_dtype", newton_schulz_dtype, muon(one_of({"auto", "float32", "float16"})),
+                     "Dtype of the products of Newton-Schulz; auto: float16 on a GPU when distribution.compute_dtype is bfloat16, "
+                     "otherwise float32, and float32 for the spectral norm."),
       DMUON_RULE_KEY("scale", scale, only_for({"muon"}, one_of({"original", "match_rms", "spectral", "spectral_ratio", "none"})),
                      "Factor on the update of an r x c matrix: sqrt(max(1, r/c)), 0.2 sqrt(max(r, c)), sqrt(max(r, c)), sqrt(r/c), or 1."),
       DMUON_RULE_KEY("scale_factor", scale_factor, only_for({"muon"}, above(0)), "Further factor on the update."),

@@ -6,6 +6,7 @@
 
 #include "dmuon/core/checked.h"
 #include "dmuon/core/error.h"
+#include "dmuon/core/text.h"
 #include "newton_schulz/products.h"
 
 namespace dmuon {
@@ -13,10 +14,14 @@ namespace {
 
 constexpr int64_t chunk = 16384;  // of the sums of squares, as in MuonMomentum
 
-DType product_dtype(Backend& backend) {
+void check_device(Backend& backend, const NewtonSchulzSpecification& specification) {
   const DeviceUpdates* device = device_updates(backend);
-  if (!device) throw DeviceError("this backend orthogonalises with the host's help");
-  return device->product_dtype();
+  if (!device)
+    throw DeviceError(text("Newton-Schulz in ", name_of(specification.dtype), ": ", backend.name(),
+                           " has no such products; choose newton_schulz_dtype = float32 or auto"));
+  if (specification.dtype != device->product_dtype())
+    throw ConfigError(text("Newton-Schulz without the host computes in ", name_of(device->product_dtype()), " here, found dtype ",
+                           name_of(specification.dtype)));
 }
 
 }  // namespace
@@ -42,12 +47,11 @@ struct DeviceNewtonSchulz::Parts {
   Matrices x, other, results;
   Tensor sums;
 
-  Parts(Backend& on, const NewtonSchulzSpecification& what, int64_t rows, int64_t columns, int64_t count, DType dtype,
-        DeviceScratch* scratch)
+  Parts(Backend& on, const NewtonSchulzSpecification& what, int64_t rows, int64_t columns, int64_t count, DeviceScratch* scratch)
       : backend(on),
         specification(what),
-        schedule(resolve(what, rows, columns, dtype)),
-        products(on, schedule, count, static_cast<int>(count), dtype, scratch) {
+        schedule(resolve(what, rows, columns)),
+        products(on, schedule, count, static_cast<int>(count), what.dtype, scratch) {
     x = products.results();
     other = products.results();
     results = (schedule.gram ? queue_gram : queue_direct)(products, schedule, x, other, {});
@@ -59,11 +63,9 @@ struct DeviceNewtonSchulz::Parts {
 
 DeviceNewtonSchulz::DeviceNewtonSchulz(Backend& backend, const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns,
                                        int64_t count, DeviceScratch* scratch) {
-  const DType dtype = product_dtype(backend);
+  check_device(backend, specification);
   check(specification);
-  if (specification.normalization != Normalization::frobenius)
-    throw ConfigError("Newton-Schulz on this device divides by the Frobenius norm: normalization must be \"frobenius\"");
-  parts_ = std::make_unique<Parts>(backend, specification, rows, columns, count, dtype, scratch);
+  parts_ = std::make_unique<Parts>(backend, specification, rows, columns, count, scratch);
 }
 DeviceNewtonSchulz::~DeviceNewtonSchulz() = default;
 DeviceNewtonSchulz::DeviceNewtonSchulz(DeviceNewtonSchulz&&) noexcept = default;
@@ -106,7 +108,8 @@ std::vector<Tensor> DeviceNewtonSchulz::tensors() const {
 int64_t newton_schulz_device_batch(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns, int64_t count,
                                    int64_t workspace_bytes) {
   // Of each matrix: what the products take, and the float32 update that they start from.
-  const int64_t each = newton_schulz_bytes(specification, rows, columns, DType::float16, {1, 1}) + rows * columns * size_of(DType::float32);
+  const int64_t each =
+      newton_schulz_bytes(specification, rows, columns, specification.dtype, {1, 1}) + rows * columns * size_of(DType::float32);
   return std::clamp<int64_t>(workspace_bytes / each, 1, count);
 }
 

@@ -95,12 +95,14 @@ std::vector<double> normalization_scales(Backend& backend, Stream& stream, const
   return scales;
 }
 
-void check_arguments(std::span<const Tensor> matrices, const Tensor& square_sums) {
+void check_arguments(const NewtonSchulzSpecification& specification, std::span<const Tensor> matrices, const Tensor& square_sums) {
   for (const Tensor& matrix : matrices) {
     if (matrix.rank() != 2 || matrix.elements() == 0)
       throw ShapeError(text("orthogonalize: expected matrices [rows, columns] that are not empty, found ", matrix.to_string()));
     if (matrix.dtype() != DType::float32 && matrix.dtype() != DType::float64)
       throw ShapeError(text("orthogonalize: expected float32 (float64 on the reference backend), found ", matrix.to_string()));
+    if (specification.dtype == DType::float16 && matrix.dtype() != DType::float32)
+      throw ShapeError(text("orthogonalize: in float16 the matrices given are float32, found ", matrix.to_string()));
     if (matrix.shape() != matrices.front().shape() || matrix.dtype() != matrices.front().dtype())
       throw ShapeError(
           text("orthogonalize: a batch has one shape and dtype, found ", matrices.front().to_string(), " and ", matrix.to_string()));
@@ -148,7 +150,7 @@ NewtonSchulzResult orthogonalize_on_device(Backend& backend, Stream& stream, con
 
 int64_t newton_schulz_workspace(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns, DType dtype, int64_t count,
                                 int queues) {
-  const NewtonSchulzSchedule schedule = resolve(specification, rows, columns, dtype);
+  const NewtonSchulzSchedule schedule = resolve(specification, rows, columns);
   const int64_t square = schedule.short_side * schedule.short_side, whole = rows * columns;
   const int64_t between = std::min<int64_t>(2, static_cast<int64_t>(schedule.segments.size()) - 1);
   const int64_t per_matrix = whole * size_of(dtype) + divide_up(whole, chunk) * size_of(DType::float64);
@@ -161,7 +163,7 @@ NewtonSchulzResult NewtonSchulzEngine::orthogonalize(Stream& stream, const Newto
                                                      std::span<const Tensor> matrices, const Tensor& square_sums) {
   if (matrices.empty()) return {};
   check(specification);
-  check_arguments(matrices, square_sums);
+  check_arguments(specification, matrices, square_sums);
   const NewtonSchulzSchedule schedule = resolve(specification, matrices.front().size(0), matrices.front().size(1));
   const Matrices x(matrices.begin(), matrices.end());
   const int queues = std::min(queues_, static_cast<int>(x.size()));
@@ -169,8 +171,7 @@ NewtonSchulzResult NewtonSchulzEngine::orthogonalize(Stream& stream, const Newto
 
   const Tensor sums = square_sums.defined() ? square_sums : sums_tensor(backend_, x.size(), chunks);
   if (!square_sums.defined()) queue_sums(backend_, stream, x, sums);
-  if (orthogonalizes_in_float16(backend_) && specification.normalization == Normalization::frobenius && x.front().dtype() == DType::float32)
-    return orthogonalize_on_device(backend_, stream, specification, x, sums);
+  if (specification.dtype == DType::float16) return orthogonalize_on_device(backend_, stream, specification, x, sums);
   const std::vector<double> norms = read_sums(backend_, stream, sums);
   Products products(backend_, schedule, static_cast<int64_t>(x.size()), queues, x.front().dtype());
   const Matrices other = products.results();

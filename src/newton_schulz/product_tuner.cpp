@@ -100,7 +100,7 @@ void NewtonSchulzTuner::choose_symmetric_forms(const NewtonSchulzSpecification& 
                                                int64_t count) {
   DeviceUpdates* device = device_updates(backend_);
   if (!device || backend_.shape_only()) return;
-  const NewtonSchulzSchedule schedule = resolve(specification, rows, columns, device->product_dtype());
+  const NewtonSchulzSchedule schedule = resolve(specification, rows, columns);
   for (const Question& q : {Question{schedule.short_side, schedule.long_side, !schedule.tall, false},
                             Question{schedule.short_side, schedule.short_side, true, true}}) {
     const std::string name = q.name(count);

@@ -17,11 +17,10 @@ constexpr double gram_from_ratio = 1.25;
 // grows by a^2 per iteration in directions whose singular value is zero, from spreading.
 constexpr int tail_spacing = 3;
 
-std::vector<int> resolved_restarts(const NewtonSchulzSpecification& specification, const CoefficientSet& set, int iterations,
-                                   DType precision = DType::float32) {
+std::vector<int> resolved_restarts(const NewtonSchulzSpecification& specification, const CoefficientSet& set, int iterations) {
   if (specification.disable_restarts) return {};
   if (!specification.restarts.empty()) return specification.restarts;
-  std::vector<int> restarts = set.restarts(precision);
+  std::vector<int> restarts = set.restarts(specification.dtype);
   for (int i = set.iterations; i < iterations; i += tail_spacing) restarts.push_back(i);
   std::erase_if(restarts, [&](int restart) { return restart >= iterations; });
   return restarts;
@@ -33,7 +32,7 @@ int resolved_iterations(const NewtonSchulzSpecification& specification, const Co
 
 }  // namespace
 
-NewtonSchulzSchedule resolve(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns, DType precision) {
+NewtonSchulzSchedule resolve(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns) {
   const CoefficientSet& set = coefficient_set(specification.coefficients);
   NewtonSchulzSchedule schedule;
   const int iterations = resolved_iterations(specification, set);
@@ -49,7 +48,7 @@ NewtonSchulzSchedule resolve(const NewtonSchulzSpecification& specification, int
   }
   schedule.segments = {0};
   if (schedule.gram)
-    for (int restart : resolved_restarts(specification, set, iterations, precision)) schedule.segments.push_back(restart);
+    for (int restart : resolved_restarts(specification, set, iterations)) schedule.segments.push_back(restart);
   return schedule;
 }
 
@@ -101,6 +100,10 @@ void check(const NewtonSchulzSpecification& specification) {
     throw ConfigError(text("Newton-Schulz epsilon must lie in [0, 1], found ", specification.epsilon));
   if (!(specification.safety >= 1.0) || specification.safety > 2.0)
     throw ConfigError(text("Newton-Schulz safety must lie in [1, 2], found ", specification.safety));
+  if (specification.dtype != DType::float32 && specification.dtype != DType::float16)
+    throw ConfigError(text("Newton-Schulz dtype must be float32 or float16, found ", name_of(specification.dtype)));
+  if (specification.dtype == DType::float16 && specification.normalization != Normalization::frobenius)
+    throw ConfigError("Newton-Schulz in float16 divides by the Frobenius norm; the spectral norm is taken in float32: choose one");
   for (const MeasuredForm& measured : specification.measured_forms)
     if (measured.form == IterationForm::automatic || measured.rows <= 0 || measured.columns <= 0)
       throw ConfigError(text("the measured Newton-Schulz form of ", measured.rows, "x", measured.columns, " must be direct or gram, found ",
@@ -122,6 +125,7 @@ Json NewtonSchulzSpecification::description() const {
   result.set("normalization_safety", safety);
   if (normalization != Normalization::frobenius) result.set("normalization", name_of(normalization));
   if (!measured_forms.empty()) result.set("measured_forms", to_json(measured_forms));
+  result.set("newton_schulz_dtype", name_of(dtype));
   return result;
 }
 

@@ -27,9 +27,7 @@ struct NewtonSchulzSchedule {
   int segment_end(size_t segment) const { return segment + 1 < segments.size() ? segments[segment + 1] : iterations(); }
 };
 
-// `precision`: of the products, which decides the restarts.
-NewtonSchulzSchedule resolve(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns,
-                             DType precision = DType::float32);
+NewtonSchulzSchedule resolve(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns);
 // The same matrix in the direct form; what the guard reruns.
 NewtonSchulzSchedule direct_form(NewtonSchulzSchedule schedule);
 double flops(const NewtonSchulzSchedule& schedule);

@@ -48,6 +48,7 @@ double NewtonSchulzTuner::seconds(const NewtonSchulzSpecification& specification
   for (int turn = 0; turn <= turns; ++turn) {  // the first warms up
     const auto start = std::chrono::steady_clock::now();
     engine.orthogonalize(backend_.compute_stream(), specification, matrices);
+    backend_.compute_stream().synchronize();
     ++measurements_;
     if (turn > 0) times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }

@@ -1,4 +1,4 @@
-// Whole Muon updates on a device that orthogonalises by itself (dmuon/backend/device_updates.h): momentum, norm, Newton-Schulz,
+// Whole Muon updates in float16 on a device that has DeviceUpdates (dmuon/backend/device_updates.h): momentum, norm, Newton-Schulz,
 // guard and apply of a batch are one piece of work, recorded as a graph and replayed from the second step on. Learning rate,
 // decay and momentum reach it through tensors. The host looks at the guard once per call of the rule.
 #pragma once

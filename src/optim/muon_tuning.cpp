@@ -80,7 +80,7 @@ MuonTuning tune_muon(Backend& backend, std::string_view rule, const OrthogonalMo
     else
       found->count = std::max(found->count, each.count);
   }
-  if (orthogonalizes_in_float16(backend)) {
+  if (specification.dtype == DType::float16) {
     for (const auto& [shape, count] : matrices) {
       const int64_t batch =
           newton_schulz_device_batch(specification, shape[0], shape[1], count, device_workspace_factor * options.workspace_bytes);

@@ -28,7 +28,6 @@ void OrthogonalMomentum::describe(Json& description) const {
   description.set("momentum_warmup_steps", options_.momentum_warmup_steps);
   const Json newton_schulz = options_.newton_schulz.description();
   for (const auto& [key, value] : newton_schulz.as_object()) description.set(key, value);
-  description.set("newton_schulz_dtype", "float32");
   if (options_.tune_numerics) description.set("tune_numerics", true);
 }
 
@@ -56,7 +55,9 @@ void OrthogonalMomentum::take(MuonTuning tuning) {
 
 void OrthogonalMomentum::prepare(Backend& backend, Stream& stream, const StepValues& values) {
   threads_ = backend.information().threads;
-  on_device_ = orthogonalizes_in_float16(backend);
+  if (on_device() && !device_updates(backend))
+    throw DeviceError(
+        text(rule_, ": newton_schulz_dtype is float16, which backend ", backend.name(), " cannot multiply; choose float32 or auto"));
   momentum_now_ = muon_momentum(options_, values.step), gradient_scale_ = values.gradient_scale;
   std::array<double, MuonMomentum::count> hyper{};
   hyper[MuonMomentum::momentum] = momentum_now_;
@@ -65,7 +66,7 @@ void OrthogonalMomentum::prepare(Backend& backend, Stream& stream, const StepVal
 }
 
 NewtonSchulzPlacement OrthogonalMomentum::placement_of(const Shape& shape, DType dtype, int64_t count) const {
-  if (on_device_) {
+  if (on_device()) {
     const int64_t batch =
         newton_schulz_device_batch(options_.newton_schulz, shape[0], shape[1], count, device_workspace_factor * options_.workspace_bytes);
     return {batch, static_cast<int>(batch)};
@@ -111,7 +112,7 @@ void OrthogonalMomentum::check_items(const UpdateRule& rule, std::span<const Upd
 
 void OrthogonalMomentum::update(const UpdateRule& rule, Backend& backend, Stream& stream, std::span<UpdateItem> items,
                                 const ApplyOf& apply_of) {
-  if (!on_device_ || options_.newton_schulz.normalization != Normalization::frobenius)
+  if (!on_device())
     return run(rule, backend, stream, items, false, [&](UpdateItem& item, const Shape& shape, const Tensor& orthogonal) {
       MuonApply apply = apply_of(item, shape);
       apply.update = orthogonal;

@@ -33,7 +33,7 @@ class OrthogonalMomentum {
   // scratch of the iteration and what it holds afterwards is undefined; otherwise it is only read. ShapeError naming the
   // parameter unless the items are matrices.
   void run(const UpdateRule& rule, Backend& backend, Stream& stream, std::span<UpdateItem> items, bool in_place, const Consumer& consume);
-  // The whole update: run() and a MuonApply for every item. On a device that orthogonalises by itself the update stays there from
+  // The whole update: run() and a MuonApply for every item. In float16 the update stays on the device from
   // the gradient to the parameter. The gradient is only read.
   void update(const UpdateRule& rule, Backend& backend, Stream& stream, std::span<UpdateItem> items, const ApplyOf& apply_of);
   // The same engine on matrices of one shape without momentum; the given tensors are scratch.
@@ -43,6 +43,7 @@ class OrthogonalMomentum {
   void for_batches(std::span<UpdateItem> items, const Batch& update) const;
 
  private:
+  bool on_device() const { return options_.newton_schulz.dtype == DType::float16; }  // without the host
   void take(MuonTuning tuning);
   void check_items(const UpdateRule& rule, std::span<const UpdateItem> items) const;
   NewtonSchulzPlacement placement_of(const Shape& shape, DType dtype, int64_t count) const;
@@ -54,7 +55,6 @@ class OrthogonalMomentum {
   OrthogonalMomentumOptions options_;
   MuonTuning tuning_;
   int threads_ = 1;                                   // of the backend; known from the first prepare() on
-  bool on_device_ = false;                            // it orthogonalises by itself; likewise
   double momentum_now_ = 0.0, gradient_scale_ = 1.0;  // what hyper_ holds
   int64_t scratch_bytes_ = 0;                         // of DeviceScratch
   HyperTensor hyper_;

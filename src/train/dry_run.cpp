@@ -83,7 +83,7 @@ RankCost simulate_rank(const Configuration& configuration, const TokenData& data
   const std::unique_ptr<Backend> backend = make_backend(configuration.device, options);
   const std::unique_ptr<Communicator> world = make_counting_communicator(rank, run);
   ModelPlan plan = make_model(configuration, data, families);
-  RunRules rules = make_rules(configuration.optimizer, plan.model->inventory());
+  RunRules rules = make_rules(with_newton_schulz_dtype(configuration, *backend), plan.model->inventory());
   const int ranks = run.grid.ranks();
   ShardedModelOptions sharding = sharded_options(configuration.distribution, plan.model->inventory(), run.grid);
   sharding.vote_transport = counted_transport(configuration);

@@ -1,5 +1,6 @@
 #include "train/rules.h"
 
+#include "dmuon/backend/device_updates.h"
 #include "dmuon/config/key_table.h"
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
@@ -29,6 +30,7 @@ void set_orthogonal_momentum(OrthogonalMomentumOptions& options, const RuleConfi
   options.newton_schulz.epsilon = c.normalization_epsilon;
   options.newton_schulz.safety = c.normalization_safety;
   options.newton_schulz.normalization = normalization_from_name(c.normalization);
+  options.newton_schulz.dtype = c.newton_schulz_dtype == "float16" ? DType::float16 : DType::float32;
 }
 
 std::unique_ptr<UpdateRule> make_muon_rule(const RuleConfiguration& c) {
@@ -98,6 +100,23 @@ std::unique_ptr<UpdateRule> make_rule(const RuleConfiguration& c) {
   if (c.rule == "sign_adam") return make_sign_adam_rule(c);
   if (c.rule == "lion") return make_lion_rule(c);
   throw ConfigError(text("optimizer: \"", c.rule, "\" is not one of ", join(rule_names(), ", ")));
+}
+
+OptimizerConfiguration with_newton_schulz_dtype(const Configuration& configuration, Backend& backend) {
+  OptimizerConfiguration optimizer = configuration.optimizer;
+  const bool can = device_updates(backend) != nullptr, narrow = configuration.distribution.compute_dtype == "bfloat16";
+  const auto choose = [&](const std::string& path, RuleConfiguration& rule) {
+    if (rule.rule != "muon" && rule.rule != "sign_muon") return;
+    if (rule.newton_schulz_dtype == "auto")
+      rule.newton_schulz_dtype = can && narrow && rule.normalization == "frobenius" ? "float16" : "float32";
+    if (rule.newton_schulz_dtype == "float16" && !can)
+      throw ConfigError(text(path, ".newton_schulz_dtype = \"float16\": device \"", configuration.device, "\" (", backend.name(),
+                             ") has no products in float16; choose \"float32\", or \"auto\" for what the device can"));
+  };
+  choose("optimizer.matrix", optimizer.matrix);
+  choose("optimizer.auxiliary", optimizer.auxiliary);
+  for (size_t i = 0; i < optimizer.overrides.size(); ++i) choose(text("optimizer.overrides.", i), optimizer.overrides[i]);
+  return optimizer;
 }
 
 RunRules make_rules(const OptimizerConfiguration& configuration, const Inventory& inventory) {

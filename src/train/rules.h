@@ -28,6 +28,10 @@ struct RunRules {
 
 std::unique_ptr<UpdateRule> make_rule(const RuleConfiguration& configuration);
 
+// The optimizer of a run on `backend`, every newton_schulz_dtype "auto" replaced by what it means there. ConfigError naming the
+// key for "float16" on a backend that cannot. Routing and plans do not depend on it, so what only needs those may leave "auto".
+OptimizerConfiguration with_newton_schulz_dtype(const Configuration& configuration, Backend& backend);
+
 // ConfigError from the routing (an override that matches nothing, Muon for a vector).
 RunRules make_rules(const OptimizerConfiguration& configuration, const Inventory& inventory);
 

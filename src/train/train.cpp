@@ -126,7 +126,7 @@ int run_on_grid(const TrainArguments& arguments, const Configuration& configurat
   ShardedModelOptions sharding;
   agreed(world, [&] {
     model = make_model(configuration, data, families);
-    rules = make_rules(configuration.optimizer, model.model->inventory());
+    rules = make_rules(with_newton_schulz_dtype(configuration, *backend), model.model->inventory());
     sharding = sharded_options(configuration.distribution, model.model->inventory(), grid.grid);
     require_possible_votes(configuration, grid, model.model->inventory(), rules.table);
     sharding.trace = trace.trace();

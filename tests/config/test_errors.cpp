@@ -100,6 +100,10 @@ TEST_CASE("rules between fields name both") {
   CHECK_THAT(error_of(R"({"optimizer": {"matrix": {"iteration_form": "direct", "restarts": [2]}}})"), Contains("iteration_form"));
   CHECK_THAT(error_of(R"({"optimizer": {"matrix": {"tune_numerics": true, "iteration_form": "gram"}}})"),
              Contains("tune_numerics") && Contains("iteration_form"));
+  CHECK_THAT(error_of(R"({"optimizer": {"matrix": {"newton_schulz_dtype": "float16", "normalization": "spectral"}}})"),
+             Contains("optimizer.matrix.newton_schulz_dtype") && Contains("normalization"));
+  CHECK_THAT(error_of(R"({"optimizer": {"matrix": {"newton_schulz_dtype": "half"}}})"), Contains("newton_schulz_dtype = \"half\""));
+  CHECK_THAT(error_of(R"({"optimizer": {"auxiliary": {"newton_schulz_dtype": "float16"}}})"), Contains("newton_schulz_dtype"));
   CHECK_THAT(error_of(R"({"optimizer": {"matrix": {"normalization_safety": 1.5}}})"), Contains("epsilon_mode"));
   for (const char* name : {"", "..", "a/b", "a b"}) CHECK_THAT(error_of(R"({"name": ")" + std::string(name) + "\"}"), Contains("name = "));
 }

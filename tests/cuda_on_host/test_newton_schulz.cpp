@@ -17,10 +17,16 @@ namespace {
 
 using Doubles = std::vector<double>;
 
-std::unique_ptr<Backend> open_device() {
-  auto device = open_backend_plugin(DMUON_CUDA_ON_HOST);
-  device_updates(*device)->orthogonalize_in_float16(true);
-  return device;
+std::unique_ptr<Backend> open_device() { return open_backend_plugin(DMUON_CUDA_ON_HOST); }
+
+// The given specification as this backend computes it: in float16 where it can.
+NewtonSchulzSpecification as_on(Backend& backend, NewtonSchulzSpecification specification) {
+  if (device_updates(backend)) specification.dtype = device_updates(backend)->product_dtype();
+  return specification;
+}
+MuonOptions as_on(Backend& backend, MuonOptions options) {
+  options.newton_schulz = as_on(backend, options.newton_schulz);
+  return options;
 }
 
 Tensor tensor_of(Backend& backend, const Shape& shape, DType dtype, const Doubles& values) {
@@ -46,7 +52,8 @@ Doubles orthogonalized(Backend& backend, const NewtonSchulzSpecification& specif
                        const Doubles& values, int64_t* events = nullptr) {
   const DType dtype = backend.name() == "reference" ? DType::float64 : DType::float32;
   const Tensor x = tensor_of(backend, Shape{rows, columns}, dtype, values);
-  const NewtonSchulzResult result = NewtonSchulzEngine(backend).orthogonalize(backend.compute_stream(), specification, {&x, 1});
+  const NewtonSchulzResult result =
+      NewtonSchulzEngine(backend).orthogonalize(backend.compute_stream(), as_on(backend, specification), {&x, 1});
   if (events) *events = result.guard_events;
   return to_doubles(backend, result.matrices[0]);
 }
@@ -61,7 +68,8 @@ NewtonSchulzSpecification with_form(IterationForm form, const std::string& coeff
 // A Muon rule on `backend` with parameters, gradients and states of two shapes, and its steps.
 class Run {
  public:
-  Run(Backend& backend, const MuonOptions& options, std::vector<Doubles> gradients) : backend_(backend), rule_(make_muon(options)) {
+  Run(Backend& backend, const MuonOptions& options, std::vector<Doubles> gradients)
+      : backend_(backend), rule_(make_muon(as_on(backend, options))) {
     const Shape shapes[] = {{24, 40}, {24, 40}, {33, 20}};
     for (size_t i = 0; i < 3; ++i) {
       UpdateItem item;
@@ -157,7 +165,7 @@ TEST_CASE("a matrix is orthogonalised alike alone and in a batch") {
   for (uint64_t i = 0; i < 3; ++i)
     batch.push_back(tensor_of(*device, Shape{rows, columns}, DType::float32, normals(rows * columns, 40 + i)));
   const NewtonSchulzResult result =
-      NewtonSchulzEngine(*device).orthogonalize(device->compute_stream(), with_form(IterationForm::automatic), batch);
+      NewtonSchulzEngine(*device).orthogonalize(device->compute_stream(), as_on(*device, with_form(IterationForm::automatic)), batch);
   for (uint64_t i = 0; i < 3; ++i)
     CHECK(to_doubles(*device, result.matrices[i]) ==
           orthogonalized(*device, with_form(IterationForm::automatic), rows, columns, normals(rows * columns, 40 + i)));

@@ -1,6 +1,7 @@
 // The model in bfloat16 beside float64 and float32: losses, gradients, generation, and a run of 30 steps on the units of layer shard.
 #include <cmath>
 
+#include "dmuon/backend/device_updates.h"
 #include "dmuon/comm/communicator.h"
 #include "dmuon/optim/adamw.h"
 #include "dmuon/optim/muon.h"
@@ -24,7 +25,10 @@ Json small_settings() {
 struct Job {
   Job(Backend& backend, DType dtype, int stage) : backend(backend), world(make_self_communicator()), model(make_model(small_settings())) {
     RuleTable table;
-    table.rules.push_back(make_muon(muon_options("keller")));
+    MuonOptions muon = muon_options("keller");
+    // As a run does: float16 in the updates of a model that computes in bfloat16.
+    if (dtype == DType::bfloat16 && device_updates(backend)) muon.newton_schulz.dtype = DType::float16;
+    table.rules.push_back(make_muon(muon));
     table.rules.push_back(make_adamw({}));
     std::vector<PlanTensor> tensors;
     for (const ParameterDeclaration& parameter : model->inventory().parameters()) {
@@ -106,7 +110,6 @@ TEST_CASE("loss and gradients in bfloat16 stay near float64", "[device]") {
 
 TEST_CASE("on a device that computes in float32 the losses of a run are those of the CPU", "[device]") {
   const auto cpu = make_cpu_backend(), device = make_test_backend();
-  // Newton-Schulz on a device is in float16.
   CHECK(largest_relative_difference(losses_of(*device, DType::float32), losses_of(*cpu, DType::float32)) < 1e-4);
 }
 
@@ -118,6 +121,20 @@ TEST_CASE("a run in bfloat16 follows the one in float32", "[device]") {
   CHECK(found != expected);
   // At stage 3 values are gathered for each use: the same bits.
   CHECK(losses_of(*backend, DType::bfloat16, 3) == found);
+}
+
+TEST_CASE("on a device the updates of a run in bfloat16 are replayed as graphs, step after step", "[device]") {
+  const auto backend = make_test_backend();
+  DeviceUpdates* device = device_updates(*backend);
+  if (!device) return;
+  Job job(*backend, DType::bfloat16, 1);
+  for (int64_t number = 1; number <= 4; ++number) job.step(number);
+  const DeviceUpdates::GraphCounts settled = device->graph_counts();
+  CHECK(settled.recorded > 0);
+  for (int64_t number = 5; number <= 6; ++number) job.step(number);
+  // Addresses repeat: nothing is recorded anew.
+  CHECK(device->graph_counts().recorded == settled.recorded);
+  CHECK(device->graph_counts().replayed >= settled.replayed + 2);
 }
 
 TEST_CASE("where the backend computes in bfloat16, units are bound to the published values themselves", "[device]") {

@@ -300,6 +300,25 @@ TEST_CASE("guard events count the matrices that were computed again, calls count
   CHECK((found == expected));
 }
 
+TEST_CASE("Newton-Schulz in float16 says where it cannot run") {
+  MuonOptions options = muon_options("keller");
+  options.newton_schulz.dtype = DType::float16;
+  CHECK(make_muon(options)->description().at("newton_schulz_dtype").as_string() == "float16");
+  CHECK(make_muon({})->description().at("newton_schulz_dtype").as_string() == "float32");
+  const auto cpu = make_cpu_backend();
+  const auto rule = make_muon(options);
+  CHECK_THROWS_AS(rule->prepare(*cpu, cpu->compute_stream(), {1, 0.02, 1.0}), DeviceError);
+  CHECK_THROWS_WITH(rule->prepare(*cpu, cpu->compute_stream(), {1, 0.02, 1.0}),
+                    Catch::Contains("muon") && Catch::Contains("newton_schulz_dtype") && Catch::Contains("float32"));
+  const Tensor matrix = cpu->allocate(Shape{2, 3}, DType::float32, MemoryCategory::workspace, "test");
+  CHECK_THROWS_AS(NewtonSchulzEngine(*cpu).orthogonalize(cpu->compute_stream(), options.newton_schulz, {&matrix, 1}), DeviceError);
+  options.newton_schulz.normalization = Normalization::spectral;
+  CHECK_THROWS_AS(make_muon(options), ConfigError);
+  options.newton_schulz.normalization = Normalization::frobenius;
+  options.newton_schulz.dtype = DType::bfloat16;
+  CHECK_THROWS_AS(make_muon(options), ConfigError);
+}
+
 TEST_CASE("descriptions tell apart whatever changes the result") {
   std::vector<MuonOptions> variants(1, muon_options("keller"));
   const auto vary = [&](auto change) {
@@ -318,6 +337,7 @@ TEST_CASE("descriptions tell apart whatever changes the result") {
     o.newton_schulz.coefficients = "you5";
     o.newton_schulz.disable_restarts = true;
   });
+  vary([](MuonOptions& o) { o.newton_schulz.dtype = DType::float16; });
   vary([](MuonOptions& o) { o.tune_numerics = true; });
   vary([](MuonOptions& o) { o.newton_schulz.measured_forms = {{8, 8, IterationForm::gram}}; });
   vary([](MuonOptions& o) { o.newton_schulz.epsilon_mode = EpsilonMode::clamp; });

@@ -64,7 +64,7 @@ TEST_CASE("a run on the device reports the losses of the CPU, with AdamW, with M
 
 TEST_CASE("a run in bfloat16 follows the one in float32, recomputed or not, and resumes to the bit", "[device]") {
   const SmallRun run;
-  const std::string longer = "--set training.steps=30 ";
+  const std::string longer = "--set training.steps=20 ";
   train(run, "single", longer + "--set device=cpu");
   train(run, "narrow", longer + on_device() + in_bfloat16);
   check_losses(run, "narrow", "single", 2e-2);
@@ -76,9 +76,32 @@ TEST_CASE("a run in bfloat16 follows the one in float32, recomputed or not, and 
   CHECK(run.train(1, "parts", small + longer + on_device() + in_bfloat16, "DMUON_CRASH_AT=after_rename", 240).exit_code != 0);
   train(run, "parts", longer + on_device() + in_bfloat16 + "--resume must");
   CHECK(run.metrics("parts") == run.metrics("narrow"));
-  CHECK(run.tensors("parts", 28) == run.tensors("narrow", 28));
-  // Checkpoints hold the float32 masters: a run in float32 takes them, on the CPU too.
-  train(run, "widened", longer + "--set training.steps=31 --set device=cpu --resume " + run.path("narrow"));
+  CHECK(run.tensors("parts", 20) == run.tensors("narrow", 20));
+}
+
+TEST_CASE("Newton-Schulz of a run in bfloat16 is in float16 where the device can, and a resume says when it is not", "[device]") {
+  const SmallRun run;
+  const bool can = dmuon::testing::test_device_is_cuda();
+  const auto dtype_of = [&](const std::string& output) {
+    const Json rules = parse_json(read_file(run.path(output) + "/checkpoints/step-00000012/rules.json"), "rules.json");
+    return rules.as_array().front().at("description").at("newton_schulz_dtype").as_string();
+  };
+  const std::string in_float32 = "--set optimizer.matrix.newton_schulz_dtype=float32 ";
+  train(run, "automatic", on_device() + in_bfloat16);
+  train(run, "float32", on_device() + in_bfloat16 + in_float32);
+  CHECK(dtype_of("automatic") == (can ? "float16" : "float32"));
+  CHECK(dtype_of("float32") == "float32");
+  CHECK((run.metrics("automatic") != run.metrics("float32")) == can);
+  // Checkpoints hold the float32 masters: a run in float32 takes them, on the CPU too, if Newton-Schulz stays as it was.
+  const std::string on_cpu = "--set training.steps=13 --set device=cpu ";
+  train(run, "widened", on_cpu + "--resume " + run.path("float32"));
+  if (!can) return;
+  const Ended other = run.train(1, "refused", small + on_cpu + "--resume " + run.path("automatic"));
+  CHECK(other.exit_code != 0);
+  CHECK_THAT(other.output, Catch::Contains("another optimizer description") && Catch::Contains("newton_schulz_dtype"));
+  const Ended incapable = run.train(1, "incapable", small + on_cpu + "--set optimizer.matrix.newton_schulz_dtype=float16");
+  CHECK(incapable.exit_code != 0);
+  CHECK_THAT(incapable.output, Catch::Contains("optimizer.matrix.newton_schulz_dtype") && Catch::Contains("device \"cpu\""));
 }
 
 TEST_CASE("a model trained in bfloat16 writes its samples with its own values", "[device]") {

@@ -92,6 +92,7 @@ struct RuleConfiguration {
   std::string epsilon_mode = "clamp";
   double normalization_safety = 1.0;  // of epsilon_mode scaled
   std::string normalization = "frobenius";
+  std::string newton_schulz_dtype = "auto";
   bool tune_numerics = false;
   std::string scale = "original";  // muon only
   double scale_factor = 1.0;       // muon only

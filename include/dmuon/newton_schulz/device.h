@@ -1,4 +1,4 @@
-// Newton-Schulz on a device that orthogonalises in float16 (dmuon/backend/device_updates.h): norms, products and the guard's sums
+// Newton-Schulz in float16 on a device that has DeviceUpdates (dmuon/backend/device_updates.h): norms, products and the guard's sums
 // without the host in between. The mathematics, the schedules and the guard are those of newton_schulz.h; restarts come from the
 // float16 column of the coefficient sets (docs/newton_schulz.md).
 #pragma once
@@ -41,8 +41,7 @@ class DeviceScratch {
 };
 
 // A batch of `count` matrices of one shape and everything that it needs, allocated at once, so that queue() may be recorded and
-// replayed. DeviceError for a backend without DeviceUpdates; ConfigError for the spectral normalisation, whose power iteration
-// the host leads.
+// replayed. DeviceError for a backend without DeviceUpdates, ConfigError for a specification in another dtype than float16.
 class DeviceNewtonSchulz {
  public:
   // Takes its memory from `scratch`, if given, which must not get it back before the object has gone.

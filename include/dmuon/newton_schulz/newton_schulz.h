@@ -57,6 +57,9 @@ struct NewtonSchulzSpecification {
   double epsilon = 1e-15;
   double safety = 1.0;  // of EpsilonMode::scaled
   Normalization normalization = Normalization::frobenius;
+  // Of the products: float32 (on the reference backend float64 for matrices of float64), or float16 with float32 sums on a device
+  // that has DeviceUpdates; the latter takes the Frobenius norm only.
+  DType dtype = DType::float32;
   // What `automatic` means for these shapes, instead of the fixed table. Changes bits, so it is part of description() and
   // has to be the same on all ranks and after a resume.
   std::vector<MeasuredForm> measured_forms;
@@ -65,7 +68,7 @@ struct NewtonSchulzSpecification {
   Json description() const;
 };
 // Throws ConfigError naming the field: unknown set, iterations outside [0, 99], restarts out of order or range,
-// epsilon or safety that is negative or not finite.
+// epsilon or safety that is negative or not finite, dtype other than float32 and float16, float16 with the spectral norm.
 void check(const NewtonSchulzSpecification& specification);
 
 // {"768x3072": "gram", ...} and back; ConfigError for anything else.
@@ -110,9 +113,9 @@ struct NewtonSchulzResult {
 // repaired. The host reads two small tensors per call, the norms and the guard's, and waits for the stream there; the spectral norm
 // takes five more.
 //
-// On a device that orthogonalises in float16 (device.h) norms and products stay there, and the host reads the guard's verdicts
-// only; the results are float32 numbers of float16's precision. The spectral norm is taken and used in float32 there too.
-// ShapeError for unequal shapes, a rank other than 2, or another dtype.
+// In float16 (device.h) norms and products stay on the device, and the host reads the guard's verdicts only; the results are
+// float32 numbers of float16's precision.
+// ShapeError for unequal shapes, a rank other than 2, or another dtype; DeviceError for float16 on a backend that has none of it.
 class NewtonSchulzEngine {
  public:
   // `queues` as in ProductSequence: how the threads share a batch.
