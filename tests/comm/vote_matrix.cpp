@@ -161,7 +161,8 @@ void VoteMatrix::choice() {
   for (const std::string& theirs : group.all_gather_text(transport->choice())) check(theirs == transport->choice(), "equal choice");
   const bool measured = transport->choice().find(text(name_of(transport->kind()), ": ")) == 0 &&
                         transport->choice().find(" measured, ") < transport->choice().find(" predicted");
-  check(group.size() == 1 || measured, text("a small vote is chosen by measurement: ", transport->choice()));
+  // On a machine so busy that a message takes milliseconds, predictions alone may decide.
+  check(group.size() == 1 || measured || link.latency_seconds > 1e-3, text("a small vote is chosen by measurement: ", transport->choice()));
   const std::string expected = group.size() == 1 ? "one worker" : text("for ", group.size(), " workers, 64,000 votes");
   check(transport->choice().find(expected) != std::string::npos, text("choice: ", transport->choice()));
   const Tensor data = words_of(backend, 1000);
