@@ -24,15 +24,9 @@
 #endif
 
 #include "backend/cuda/cuda_error.h"
+#include "backend/cuda/shared_memory_leave.h"
 
 namespace dmuon::cuda {
-
-// A kernel may have 48 KiB of shared memory, variables and dynamic memory together, unless it takes leave for more. One with more
-// dynamic memory than this takes it: the rest is room for variables, whose size a launch does not know.
-constexpr size_t dynamic_without_leave = 32 * 1024;
-// Gives `kernel` leave for all the shared memory that a block of the current device can have. The same for every launch, so that
-// threads may launch one kernel at a time with different sizes. DeviceError naming the kernel.
-void take_all_shared_memory(const void* kernel, const Launch& how);
 
 // Starts `kernel` and returns; DeviceError naming the kernel, its grid and the cause when it cannot start. An empty grid is
 // nothing to do.

@@ -1,8 +1,8 @@
+#include "backend/cuda/shared_memory_leave.h"
+
 #include <mutex>
 #include <set>
 #include <utility>
-
-#include "backend/cuda/device_language.h"
 
 namespace dmuon::cuda {
 
