@@ -30,9 +30,6 @@ class DeviceUpdates {
 
   // Of the products of Newton-Schulz: float16 with float32 sums, from matrices that normalize() has brought to norm 1.
   virtual DType product_dtype() const = 0;
-  // Whether the engine and the rules use this; off, unless turned on, and then everything runs in float32 as elsewhere.
-  virtual void orthogonalize_in_float16(bool on) = 0;
-  virtual bool orthogonalizes_in_float16() const = 0;
   virtual void guard(Stream& stream, const GuardUpdate& arguments) = 0;
 
   // Queues what `queue` queues. The second call with one key and the same tensors records it as a graph, later ones replay that:
@@ -55,7 +52,5 @@ class DeviceUpdates {
 
 // Null for backends that have none of it.
 DeviceUpdates* device_updates(Backend& backend);
-// Whether it has them and is to orthogonalise in float16.
-bool orthogonalizes_in_float16(Backend& backend);
 
 }  // namespace dmuon

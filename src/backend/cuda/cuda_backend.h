@@ -101,8 +101,6 @@ class Optimizer final : public OptimizerKernels, public DeviceUpdates, Family {
   void normalize(Stream& stream, const Normalize& arguments) override;
 
   DType product_dtype() const override { return DType::float16; }
-  void orthogonalize_in_float16(bool on) override { float16_ = on; }
-  bool orthogonalizes_in_float16() const override { return float16_; }
   void guard(Stream& stream, const GuardUpdate& arguments) override;
   void replay(Stream& stream, uint64_t key, std::span<const Tensor> tensors, const std::function<void()>& queue) override;
   void use_graphs(bool on) override;
@@ -112,7 +110,6 @@ class Optimizer final : public OptimizerKernels, public DeviceUpdates, Family {
   const SymmetricForms& forms() const { return *forms_; }
 
  private:
-  bool float16_ = false;
   std::unique_ptr<UpdateGraphs> graphs_;
   std::unique_ptr<SymmetricForms> forms_;  // that were chosen by measurement
 };
