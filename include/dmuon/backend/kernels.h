@@ -105,11 +105,34 @@ struct AttentionBackward {
   Tensor d_query, d_key, d_value;
 };
 
+// Rotary positions (Su et al., "RoFormer", 2021) in half-split form, as Qwen and Llama have them: element i < D/2 of a head pairs
+// with element i + D/2 and turns by the angle position * theta^(-2i/D), computed in float32 from float32 frequencies.
+// With `weight` every head is first normalised by its root mean square over D and scaled (Qwen3's query and key norm).
+struct RotaryForward {
+  Tensor input;      // [N, H, D], D even
+  Tensor positions;  // int32 [N]
+  double theta = 10000.0;
+  Tensor weight;  // [D], optional
+  double epsilon = 1e-6;
+  Tensor output;             // [N, H, D]; may alias input
+  Tensor inverse_deviation;  // float32 [N, H], written with a weight; optional: for the backward
+};
+// d_input = the gradient through the rotation and, with a weight, the normalisation.
+struct RotaryBackward {
+  RotaryForward forward;  // as given to and filled by the forward; input is read with a weight only
+  Tensor d_output;        // [N, H, D]
+  Tensor d_input;         // [N, H, D]; may alias d_output
+  Tensor d_weight;        // [D], with a weight; accumulated when accumulate_weight
+  bool accumulate_weight = false;
+};
+
 class AttentionKernels {
  public:
   virtual ~AttentionKernels() = default;
   virtual void forward(Stream& stream, const AttentionForward& arguments) = 0;
   virtual void backward(Stream& stream, const AttentionBackward& arguments) = 0;
+  virtual void rotary_forward(Stream& stream, const RotaryForward& arguments) = 0;
+  virtual void rotary_backward(Stream& stream, const RotaryBackward& arguments) = 0;
 };
 
 // ------------------------------------------------------------------------------------------------------- normalisation
@@ -174,6 +197,16 @@ struct ActivationBackward {
   Tensor d_bias;       // [C], optional; accumulated when accumulate_bias
   bool accumulate_bias = false;
 };
+// SwiGLU (Shazeer, 2020): output = silu(gate) * up, silu(z) = z / (1 + exp(-z))
+struct SwiGluForward {
+  Tensor gate, up;  // [N, C]
+  Tensor output;    // [N, C]; may alias gate or up
+};
+// d_gate = d_output * up * silu'(gate); d_up = d_output * silu(gate)
+struct SwiGluBackward {
+  Tensor gate, up, d_output;  // [N, C]
+  Tensor d_gate, d_up;        // [N, C]; may alias gate, up or d_output element by element
+};
 // y += alpha * x when accumulate, else y = alpha * x. Equal shapes.
 struct ScaledAdd {
   Tensor x, y;
@@ -191,6 +224,8 @@ class ActivationKernels {
   virtual ~ActivationKernels() = default;
   virtual void forward(Stream& stream, const ActivationForward& arguments) = 0;
   virtual void backward(Stream& stream, const ActivationBackward& arguments) = 0;
+  virtual void swiglu_forward(Stream& stream, const SwiGluForward& arguments) = 0;
+  virtual void swiglu_backward(Stream& stream, const SwiGluBackward& arguments) = 0;
   virtual void scaled_add(Stream& stream, const ScaledAdd& arguments) = 0;
   virtual void dropout(Stream& stream, const ApplyDropout& arguments) = 0;
 };

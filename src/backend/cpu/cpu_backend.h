@@ -33,6 +33,8 @@ class Attention final : public AttentionKernels, Family {
   explicit Attention(CpuBackend& backend) : Family(backend) {}
   void forward(Stream& stream, const AttentionForward& arguments) override;
   void backward(Stream& stream, const AttentionBackward& arguments) override;
+  void rotary_forward(Stream& stream, const RotaryForward& arguments) override;
+  void rotary_backward(Stream& stream, const RotaryBackward& arguments) override;
 };
 
 class Normalization final : public NormalizationKernels, Family {
@@ -47,6 +49,8 @@ class Activation final : public ActivationKernels, Family {
   explicit Activation(CpuBackend& backend) : Family(backend) {}
   void forward(Stream& stream, const ActivationForward& arguments) override;
   void backward(Stream& stream, const ActivationBackward& arguments) override;
+  void swiglu_forward(Stream& stream, const SwiGluForward& arguments) override;
+  void swiglu_backward(Stream& stream, const SwiGluBackward& arguments) override;
   void scaled_add(Stream& stream, const ScaledAdd& arguments) override;
   void dropout(Stream& stream, const ApplyDropout& arguments) override;
 };

@@ -1,0 +1,10 @@
+#include "backend/cpu/cpu_backend.h"
+
+#include "dmuon/core/error.h"
+
+namespace dmuon::cpu {
+
+void Activation::swiglu_forward(Stream&, const SwiGluForward&) { throw DeviceError("not yet"); }
+void Activation::swiglu_backward(Stream&, const SwiGluBackward&) { throw DeviceError("not yet"); }
+
+}  // namespace dmuon::cpu
