@@ -5,11 +5,11 @@
 
 namespace dmuon {
 
-void ByteTokenizer::encode(std::string_view text, std::string_view, int64_t, std::vector<int32_t>& ids) const {
+void ByteTokenizer::encode(std::string_view text, std::string_view, int64_t, std::vector<int32_t>& ids, SpecialTokens) const {
   for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
 }
 
-std::string ByteTokenizer::decode(std::span<const int32_t> ids) const {
+std::string ByteTokenizer::decode_bytes(std::span<const int32_t> ids) const {
   std::string out;
   for (const int32_t id : ids) {
     if (id < 0 || id > 255) throw DataError(text("token id ", id, " is outside the byte tokenizer's vocabulary of 256"));

@@ -48,7 +48,8 @@ CharacterTokenizer::CharacterTokenizer(std::vector<char32_t> code_points) : code
   for (size_t id = 0; id < code_points_.size(); ++id) ids_[code_points_[id]] = static_cast<int32_t>(id);
 }
 
-void CharacterTokenizer::encode(std::string_view source, std::string_view origin, int64_t offset, std::vector<int32_t>& ids) const {
+void CharacterTokenizer::encode(std::string_view source, std::string_view origin, int64_t offset, std::vector<int32_t>& ids,
+                                SpecialTokens) const {
   for_each_code_point(source, origin, offset, [&](char32_t code_point, size_t at) {
     const int32_t id = code_point < ids_.size() ? ids_[code_point] : -1;
     if (id < 0)
@@ -60,9 +61,9 @@ void CharacterTokenizer::encode(std::string_view source, std::string_view origin
   });
 }
 
-size_t CharacterTokenizer::complete_prefix(std::string_view source) const { return utf8::complete_prefix(source); }
+size_t CharacterTokenizer::complete_prefix(std::string_view source, SpecialTokens) const { return utf8::complete_prefix(source); }
 
-std::string CharacterTokenizer::decode(std::span<const int32_t> ids) const {
+std::string CharacterTokenizer::decode_bytes(std::span<const int32_t> ids) const {
   std::string out;
   for (const int32_t id : ids) {
     if (id < 0 || static_cast<size_t>(id) >= code_points_.size())

@@ -11,10 +11,12 @@ class CharacterTokenizer : public Tokenizer {
   explicit CharacterTokenizer(std::vector<char32_t> code_points);
   std::string_view name() const override { return "character"; }
   int64_t vocabulary_size() const override { return static_cast<int64_t>(code_points_.size()); }
+  using Tokenizer::complete_prefix;
   using Tokenizer::encode;
-  void encode(std::string_view text, std::string_view origin, int64_t offset, std::vector<int32_t>& ids) const override;
-  size_t complete_prefix(std::string_view text) const override;
-  std::string decode(std::span<const int32_t> ids) const override;
+  void encode(std::string_view text, std::string_view origin, int64_t offset, std::vector<int32_t>& ids,
+              SpecialTokens policy) const override;
+  size_t complete_prefix(std::string_view text, SpecialTokens policy) const override;
+  std::string decode_bytes(std::span<const int32_t> ids) const override;
   Json to_json() const override;
 
  private:

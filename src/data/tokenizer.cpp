@@ -9,9 +9,13 @@
 
 namespace dmuon {
 
-std::vector<int32_t> Tokenizer::encode(std::string_view text, std::string_view origin) const {
+void Tokenizer::encode(std::string_view text, std::string_view origin, int64_t offset, std::vector<int32_t>& ids) const {
+  encode(text, origin, offset, ids, SpecialTokens::plain);
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, std::string_view origin, SpecialTokens policy) const {
   std::vector<int32_t> ids;
-  encode(text, origin, 0, ids);
+  encode(text, origin, 0, ids, policy);
   return ids;
 }
 

@@ -49,11 +49,11 @@ class WideTokenizer : public Tokenizer {
  public:
   std::string_view name() const override { return "wide"; }
   int64_t vocabulary_size() const override { return 70'000; }
-  void encode(std::string_view source, std::string_view, int64_t, std::vector<int32_t>& ids) const override {
+  void encode(std::string_view source, std::string_view, int64_t, std::vector<int32_t>& ids, SpecialTokens) const override {
     for (const char c : source) ids.push_back(69'900 + (c & 63));
   }
-  size_t complete_prefix(std::string_view source) const override { return source.size(); }
-  std::string decode(std::span<const int32_t>) const override { return {}; }
+  size_t complete_prefix(std::string_view source, SpecialTokens) const override { return source.size(); }
+  std::string decode_bytes(std::span<const int32_t>) const override { return {}; }
   Json to_json() const override { return Json::object(); }
 };
 
