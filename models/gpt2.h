@@ -1,5 +1,5 @@
 // GPT-2 (Radford et al., "Language models are unsupervised multitask learners", 2019) with the choices of nanoGPT:
-// pre-norm blocks, learned positions, a feed-forward half four times as wide, N(0, deviation) with the projections that
+// pre-norm blocks, learned positions, a feed-forward half (by default) four times as wide, N(0, deviation) with the projections that
 // write to the residual stream divided by sqrt(2 layers).
 //
 // Query, key and value are matrices of their own. Names:
@@ -16,21 +16,15 @@
 #pragma once
 
 #include "dmuon/nn/layers.h"
-#include "dmuon/nn/model.h"
+#include "models/transformer.h"
 
 namespace dmuon {
-
-// Standard deviation of the initial weights of a layer with `in` inputs; projections that write to the residual stream divide
-// it by sqrt(2 layers). Embeddings and head always have initializer_deviation.
-enum class MatrixInitializer : uint8_t {
-  fixed,  // initializer_deviation
-  fan_in  // 1 / sqrt(in): outputs of about the size of the inputs at any width
-};
 
 struct Gpt2Settings {
   int64_t layers = 12;
   int64_t heads = 12;
   int64_t width = 768;
+  int64_t feed_forward_width = 3072;
   int64_t context_length = 1024;
   int64_t vocabulary_size = 50257;
   int64_t vocabulary_multiple = 1;  // rows of the token embedding and columns of the logits are padded to a multiple
@@ -42,8 +36,8 @@ struct Gpt2Settings {
   MatrixInitializer initializer = MatrixInitializer::fixed;
   double initializer_deviation = 0.02;
 
-  // From the resolved "model" object; absent keys keep their defaults. ConfigError names the key, or the keys that do
-  // not fit together.
+  // From the resolved "model" object; absent keys keep their defaults, feed_forward_width follows from width. ConfigError names the key, or
+  // the keys that do not fit together.
   static Gpt2Settings from_json(const Json& settings);
   int64_t padded_vocabulary() const;
 };
@@ -54,34 +48,26 @@ class Gpt2 final : public Model {
 
   const Inventory& inventory() const override { return inventory_; }
   ModelFacts facts() const override;
-  std::vector<int> forward_order() const override;
-  std::vector<int> backward_order() const override;
+  std::vector<int> forward_order() const override { return units_.forward_order(); }
+  std::vector<int> backward_order() const override { return units_.backward_order(); }
   Variable forward(ExecutionContext& context, const Tensor& tokens, const Tensor& positions, ModelCache* cache = nullptr,
                    bool last_only = false) override;
   ModelCache make_cache(Backend& backend, int64_t batch, int64_t capacity) const override;
 
  private:
   struct Block {
-    int unit = 0;
     uint64_t first_operation = 0;  // numbers of its dropouts: attention, attention branch, feed-forward branch
     NormalizationLayer attention_norm, mlp_norm;
     LinearLayer query, key, value, output, up, down;
   };
-  // The residual stream between units: `branch` is still to be added to `sum`; undefined before the first block.
-  struct Residual {
-    Variable sum, branch;
-    uint64_t branch_operation = 0;  // dropout of the branch
-  };
 
-  Residual embed(ExecutionContext& context, const Tensor& tokens, const Tensor& positions) const;
-  Residual run_block(ExecutionContext& context, const Block& block, Residual residual, AttentionCache* cache) const;
-  Residual block_body(ExecutionContext& context, const Block& block, Residual residual, AttentionCache* cache) const;
-  Variable logits(ExecutionContext& context, Residual residual, bool last_only) const;
-  void check_inputs(const ExecutionContext& context, const Tensor& tokens, const Tensor& positions, const ModelCache* cache) const;
+  Variable embed(ExecutionContext& context, const Tensor& tokens, const Tensor& positions) const;
+  ResidualStream block_body(ExecutionContext& context, const Block& block, ResidualStream residual, AttentionCache* cache) const;
+  Variable logits(ExecutionContext& context, ResidualStream residual, bool last_only) const;
 
   Gpt2Settings settings_;
   Inventory inventory_;
-  int token_unit_ = 0, embedding_unit_ = 0, head_unit_ = 0;
+  TransformerUnits units_;
   Variable token_embedding_, position_embedding_, head_;
   std::vector<Block> blocks_;
   NormalizationLayer final_norm_;

@@ -52,6 +52,7 @@ struct Constraint {
   bool exclusive_maximum = false;
   std::vector<std::string> allowed = {};
   std::vector<std::string> rules = {};
+  std::vector<std::string> families = {};
 };
 inline Constraint any() { return {}; }
 inline Constraint at_least(double minimum) { return {.minimum = minimum}; }
@@ -65,6 +66,11 @@ inline Constraint below_one() { return {.minimum = 0, .maximum = 1, .exclusive_m
 inline Constraint one_of(std::vector<std::string> allowed) { return {.allowed = std::move(allowed)}; }
 inline Constraint only_for(std::vector<std::string> rules, Constraint constraint) {
   constraint.rules = std::move(rules);
+  return constraint;
+}
+
+inline Constraint of_family(std::string family, Constraint constraint) {
+  constraint.families = {std::move(family)};
   return constraint;
 }
 
@@ -86,6 +92,7 @@ BoundKey<Object> row(std::string path, Member member, const Constraint& constrai
   out.key.exclusive_maximum = constraint.exclusive_maximum;
   out.key.allowed = constraint.allowed;
   out.key.rules = constraint.rules;
+  out.key.families = constraint.families;
   out.key.description = std::move(description);
   out.read = [member](const Object& object) { return json_of(member(object)); };
   out.write = [member](Object& object, const Json& value) { assign(member(object), value); };

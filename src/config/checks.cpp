@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <set>
 
+#include "config/bound_key.h"
 #include "config/reader.h"
 #include "dmuon/core/text.h"
 
@@ -147,11 +148,31 @@ std::vector<std::string> vote_notes(const Configuration& c) {
   return notes;
 }
 
+// Keys that the family lacks may only say what they say by default.
+void check_model(const Configuration& c, Findings& findings) {
+  const ModelConfiguration& m = c.model;
+  for (const auto& row : configuration_rows())
+    if (!family_key_applies(row.key, m.family) && row.read(c) != row.key.default_value)
+      findings.add_value(row.key.path, row.read(c),
+                         text("family \"", m.family, "\" (model.family) has no such key; it belongs to ", join(row.key.families, ", ")));
+  if (m.family == "gpt2" || m.head_width == 0) {
+    if (m.width % m.heads != 0)
+      findings.add(text("model.width = ", m.width, ": not a multiple of model.heads = ", m.heads,
+                        m.family == "gpt2" ? "" : "; write model.head_width to choose the width of a head"));
+    else if (m.family == "qwen" && m.width / m.heads % 2 != 0)
+      findings.add(text("model.heads = ", m.heads, ": heads of model.width / model.heads = ", m.width / m.heads,
+                        " channels cannot take rotary positions, which turn pairs"));
+  } else if (m.head_width % 2 != 0) {
+    findings.add(text("model.head_width = ", m.head_width, ": rotary positions turn pairs of channels, so it must be even"));
+  }
+  if (m.key_value_heads > 0 && m.heads % m.key_value_heads != 0)
+    findings.add(text("model.key_value_heads = ", m.key_value_heads, ": does not divide model.heads = ", m.heads));
+}
+
 void check_fields(const Configuration& c, Findings& findings) {
   if (!path_safe(c.name))
     findings.add_value("name", c.name, "expected letters, digits, dot, dash and underscore, because it names the run directory");
-  if (c.model.width % c.model.heads != 0)
-    findings.add(text("model.width = ", c.model.width, ": not a multiple of model.heads = ", c.model.heads));
+  check_model(c, findings);
   if (c.training.batch_tokens % c.model.context_length != 0) {
     const int64_t whole = std::max<int64_t>(1, c.training.batch_tokens / c.model.context_length) * c.model.context_length;
     findings.add(text("training.batch_tokens = ", c.training.batch_tokens,

@@ -75,7 +75,8 @@ Json to_json(const Configuration& c) {
       for (const auto& rule : c.optimizer.overrides) list.push_back(rule_json(rule, true));
       set_path(out, key.path, std::move(list));
     } else {
-      set_path(out, key.path, (next++)->read(c));
+      const auto& row = *next++;
+      if (family_key_applies(key, c.model.family)) set_path(out, key.path, row.read(c));
     }
   }
   return out;

@@ -66,6 +66,10 @@ bool rule_key_applies(const Key& key, std::string_view rule) {
   return key.rules.empty() || std::find(key.rules.begin(), key.rules.end(), rule) != key.rules.end();
 }
 
+bool family_key_applies(const Key& key, std::string_view family) {
+  return key.families.empty() || std::find(key.families.begin(), key.families.end(), family) != key.families.end();
+}
+
 std::string describe_allowed(const Key& key) {
   static constexpr std::string_view nouns[] = {"true or false",      "an integer",    "a number",
                                                "a string",           "one of ",       "a list of strings",

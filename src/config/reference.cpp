@@ -176,7 +176,8 @@ std::string configuration_markdown() {
                               : key.path == "optimizer.matrix" ? "`{\"rule\": \"muon\"}`"
                               : key.type == KeyType::rule      ? "`{\"rule\": \"adamw\"}`"
                                                                : code(key.default_value);
-    out += text("| `", key.path, "` | ", cell(shown), " | ", cell(describe_allowed(key)), " | ", cell(key.description), " |\n");
+    out += text("| `", key.path, "` | ", cell(shown), " | ", cell(describe_allowed(key)), " | ", cell(key.description),
+                key.families.empty() ? "" : text(" Family ", join(key.families, ", "), " only."), " |\n");
   }
   out +=
       "\n## Rule objects\n\n"

@@ -34,6 +34,10 @@ Variable linear(ExecutionContext& context, const Variable& x, const Variable& we
 // activation(x + bias) -> shape of x; bias [C] optional
 Variable bias_activation(ExecutionContext& context, Variable x, const Variable& bias, ActivationKind kind);
 
+// SwiGLU: silu(gate) * up, silu(z) = z / (1 + exp(-z)); gate and up alike -> their shape. Without a tape the output takes over the
+// memory of gate or up where it is given up.
+Variable swiglu(ExecutionContext& context, Variable gate, Variable up);
+
 struct NormalizationOptions {
   NormalizationKind kind = NormalizationKind::layer_norm;
   double epsilon = 1e-5;
@@ -68,6 +72,16 @@ struct AttentionOptions {
 // values are appended to it and all of it is attended to; ShapeError when it is full.
 Variable attention(ExecutionContext& context, const Variable& query, const Variable& key, const Variable& value,
                    const AttentionOptions& options, AttentionCache* cache = nullptr);
+
+struct RotaryOptions {
+  int64_t heads = 1;
+  double theta = 10000.0;
+  double epsilon = 1e-6;  // of the norm
+};
+// Rotary positions in half-split form (kernels.h, RotaryForward): x [B, T, H*D] with D even, positions int32 [B, T] -> shape of x.
+// With `weight` [D] every head is first normalised by its root mean square and scaled. In place where x is given up, and with a
+// weight only without a tape.
+Variable rotary(ExecutionContext& context, Variable x, const Tensor& positions, const RotaryOptions& options, const Variable& weight = {});
 
 // losses [N] of logits [N, V] and targets int32 [N]; only the first `classes` columns take part; a target < 0 is masked:
 // loss and gradient 0. When the context records, the gradient of gradient_scale * sum(losses) replaces the logits in the

@@ -29,6 +29,13 @@ struct ModelConfiguration {
   double dropout = 0.0;
   std::string initializer = "fixed";
   double initializer_deviation = 0.02;
+  int64_t feed_forward_width = 0;  // 0: 4 * width
+  // qwen only
+  int64_t key_value_heads = 0;  // 0: heads
+  int64_t head_width = 0;       // 0: width / heads
+  double rotary_base = 10000.0;
+  bool attention_bias = true;
+  bool query_key_normalization = false;
   bool operator==(const ModelConfiguration&) const = default;
 };
 

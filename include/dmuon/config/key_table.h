@@ -33,9 +33,10 @@ struct Key {
   double maximum = std::numeric_limits<double>::infinity();
   bool exclusive_minimum = false;
   bool exclusive_maximum = false;
-  std::vector<std::string> allowed;  // enumerations
-  std::vector<std::string> rules;    // rule keys: the update rules that use it; empty: every rule
-  std::string description;           // one sentence, with the unit
+  std::vector<std::string> allowed;   // enumerations
+  std::vector<std::string> rules;     // rule keys: the update rules that use it; empty: every rule
+  std::vector<std::string> families;  // keys of "model": the families that use it; empty: every family
+  std::string description;            // one sentence, with the unit
 };
 
 // In the order in which they are printed and documented.
@@ -47,6 +48,8 @@ const std::vector<std::string>& rule_names();
 const std::vector<std::string>& preset_names(std::string_view rule);
 // Whether an object with this rule may hold the key.
 bool rule_key_applies(const Key& key, std::string_view rule);
+// Whether a model of this family has the key; keys outside "model" belong to all.
+bool family_key_applies(const Key& key, std::string_view family);
 
 // "an integer, at least 1", "one of auto, cpu": what a value must be.
 std::string describe_allowed(const Key& key);
