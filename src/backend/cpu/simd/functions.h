@@ -18,6 +18,10 @@ void normalization_forward(const NormalizationForwardTask& task, int64_t begin, 
 void normalization_backward(const NormalizationBackwardTask& task, int64_t begin, int64_t end, const NormalizationPartials& partials);
 void activation_forward(const ActivationTask& task, int64_t begin, int64_t end);
 void activation_backward(const ActivationTask& task, int64_t begin, int64_t end, float* d_bias);
+void rotary_forward(const RotaryTask& task, int64_t begin, int64_t end);
+void rotary_backward(const RotaryTask& task, int64_t begin, int64_t end, float* d_weight);
+void swiglu_forward(const SwiGluTask& task, int64_t begin, int64_t end);
+void swiglu_backward(const SwiGluTask& task, int64_t begin, int64_t end);
 void column_sum(const float* in, int64_t columns, int64_t begin, int64_t end, float* out);
 void embedding_forward(const EmbeddingTask& task, int64_t begin, int64_t end);
 void softmax_cross_entropy(const CrossEntropyTask& task, int64_t begin, int64_t end);

@@ -42,6 +42,27 @@ struct ActivationTask {
   float* d_input = nullptr;
 };
 
+struct SwiGluTask {
+  const float *gate = nullptr, *up = nullptr;
+  float* output = nullptr;          // forward
+  const float* d_output = nullptr;  // backward
+  float *d_gate = nullptr, *d_up = nullptr;
+};
+
+// Heads [heads] of `channels` each, of one row per position; row r turns by the angles in row places[r] of the tables.
+struct RotaryTask {
+  int64_t heads = 0, channels = 0;
+  const float *cosines = nullptr, *sines = nullptr;  // [places, channels / 2]
+  const int32_t* places = nullptr;                   // [rows]
+  const float* input = nullptr;
+  const float* weight = nullptr;  // with it every head is normalised first
+  float epsilon = 0;
+  float* output = nullptr;
+  float* inverse_deviation = nullptr;  // written by the forward where wanted, read by the backward with a weight
+  const float* d_output = nullptr;     // backward
+  float* d_input = nullptr;
+};
+
 struct EmbeddingTask {
   int64_t columns = 0;
   const int32_t *tokens = nullptr, *positions = nullptr;

@@ -32,6 +32,8 @@ struct Table {
   void (*normalization_backward)(const NormalizationBackwardTask& task, int64_t begin, int64_t end, const NormalizationPartials& partials);
   void (*activation_forward)(const ActivationTask& task, int64_t begin, int64_t end);
   void (*activation_backward)(const ActivationTask& task, int64_t begin, int64_t end, float* d_bias);
+  void (*rotary_forward)(const RotaryTask& task, int64_t begin, int64_t end);
+  void (*rotary_backward)(const RotaryTask& task, int64_t begin, int64_t end, float* d_weight);
   void (*column_sum)(const float* in, int64_t columns, int64_t begin, int64_t end, float* out);
   void (*embedding_forward)(const EmbeddingTask& task, int64_t begin, int64_t end);
   void (*softmax_cross_entropy)(const CrossEntropyTask& task, int64_t begin, int64_t end);
@@ -39,6 +41,8 @@ struct Table {
   void (*add_partials)(const float* partials, int64_t blocks, int64_t columns, bool accumulate, float* out, int64_t begin, int64_t end);
   void (*embedding_backward)(const EmbeddingTask& task, const int32_t* indices, float* table, int64_t rows, int64_t begin, int64_t end);
   // Elements [begin, end).
+  void (*swiglu_forward)(const SwiGluTask& task, int64_t begin, int64_t end);
+  void (*swiglu_backward)(const SwiGluTask& task, int64_t begin, int64_t end);
   void (*scaled_add)(const float* x, float* y, float alpha, bool accumulate, int64_t begin, int64_t end);
   void (*apply_dropout)(const Dropout& dropout, const float* in, float* out, int64_t begin, int64_t end);
   void (*adamw)(const AdamWTask& task, int64_t begin, int64_t end);
