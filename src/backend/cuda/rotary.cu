@@ -11,6 +11,9 @@ constexpr int64_t most_teams = 32;           // of a block
 constexpr int64_t rows_at_once = 4;          // whose angles a block holds
 constexpr int64_t shared_limit = 64 * 1024;  // of one block
 
+// Rows from `first` on that a block holds the angles of. (std::min would take the constant's address, which a device has not.)
+__device__ inline int64_t rows_from(int64_t first, int64_t end) { return end - first < rows_at_once ? end - first : rows_at_once; }
+
 // theta^(-2 pair / channels) in the roundings of rotary_frequency() (backend/rotary_angles.h).
 __device__ inline float frequency(float theta, int64_t pair, int64_t channels) {
   const float exponent = static_cast<float>(2 * pair) / static_cast<float>(channels);
@@ -58,7 +61,7 @@ __global__ void __launch_bounds__(most_teams* team_lanes) rotary_forward_kernel(
   const int64_t half = a.channels / 2, packs = packs_of<T>(half);
   const Places places{half};
   for (int64_t i = threadIdx.x; i < half; i += blockDim.x) held[i] = frequency(a.theta, i, a.channels);
-  const int64_t first = blockIdx.x * rows_at_once, count = std::min(rows_at_once, a.rows - first);
+  const int64_t first = blockIdx.x * rows_at_once, count = rows_from(first, a.rows);
   hold_angles(a, held, first, count);
   const int64_t lane = threadIdx.x % team_lanes, team = threadIdx.x / team_lanes, teams = blockDim.x / team_lanes;
   const int64_t heads = count * a.heads;
@@ -112,7 +115,7 @@ __global__ void __launch_bounds__(most_teams* team_lanes) rotary_backward_kernel
 
   const int64_t begin = blockIdx.x * a.rows_per_block, end = std::min(begin + a.rows_per_block, a.rows);
   for (int64_t first = begin; first < end; first += rows_at_once) {
-    const int64_t count = std::min(rows_at_once, end - first), heads = count * a.heads;
+    const int64_t count = rows_from(first, end), heads = count * a.heads;
     hold_angles(a, held, first, count);
     for (int64_t around = 0; around < heads; around += teams) {
       const int64_t head = around + team, at = first * a.heads + head, angles = head / a.heads * half;
