@@ -8,6 +8,7 @@
 
 #include "dmuon/autograd/operations.h"
 #include "dmuon/core/json.h"
+#include "dmuon/nn/huggingface.h"
 #include "dmuon/nn/parameter.h"
 
 namespace dmuon {
@@ -89,6 +90,7 @@ struct ModelFamily {
   std::string name;  // "gpt2"
   // `settings` is the resolved "model" object of the configuration with vocabulary_size filled in.
   std::function<std::unique_ptr<Model>(const Json& settings)> make;
+  HuggingFaceFamily huggingface = {};  // undefined: the family has no form there
 };
 std::vector<ModelFamily> models();  // defined in models/models.cpp
 
