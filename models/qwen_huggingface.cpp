@@ -52,6 +52,7 @@ Json settings_of(const HuggingFaceConfig& config) {
   settings.set("heads", heads);
   settings.set("key_value_heads", key_value_heads);
   settings.set("head_width", config.integer("head_dim", qwen3 ? 128 : width / heads));
+  if (settings.at("head_width").as_integer() % 2 != 0) config.refuse("head_dim", "an even number: rotary positions turn pairs");
   settings.set("width", width);
   settings.set("feed_forward_width", config.integer("intermediate_size"));
   settings.set("context_length", config.integer("max_position_embeddings"));

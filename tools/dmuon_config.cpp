@@ -5,6 +5,7 @@
 #include "dmuon/config/configuration.h"
 #include "dmuon/config/reference.h"
 #include "dmuon/core/error.h"
+#include "train/huggingface.h"
 
 int main(int argc, char** argv) {
   CLI::App app("Documents and checks the configuration of dmuon_train");
@@ -22,7 +23,8 @@ int main(int argc, char** argv) {
     if (*markdown) std::fputs(dmuon::configuration_markdown().c_str(), stdout);
     if (*schema) std::puts(dmuon::configuration_schema().dump(2).c_str());
     if (*keys) std::fputs(dmuon::configuration_help().c_str(), stdout);
-    if (*check) std::puts(dmuon::to_json(dmuon::load_configuration(file, overrides)).dump(2).c_str());
+    if (*check)
+      std::puts(dmuon::to_json(dmuon::load_configuration(file, overrides, dmuon::huggingface_import(dmuon::models()))).dump(2).c_str());
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : static_cast<int>(dmuon::ExitCode::bad_input);
   } catch (const dmuon::Error& error) {

@@ -9,6 +9,7 @@
 #include "dmuon/core/file.h"
 #include "dmuon/core/text.h"
 #include "dmuon/plan/simulation.h"
+#include "train/huggingface.h"
 #include "train/planned_inventory.h"
 
 namespace {
@@ -125,7 +126,8 @@ Job job_of(const Arguments& a) {
   job.hardware = dmuon::load_hardware(a.hardware);
   job.options.nodes = 0;
   if (a.inventory.empty()) {
-    const dmuon::Configuration configuration = dmuon::load_configuration(a.configuration, a.overrides);
+    const dmuon::Configuration configuration =
+        dmuon::load_configuration(a.configuration, a.overrides, dmuon::huggingface_import(dmuon::models()));
     job.inventory = dmuon::planned_inventory(configuration, dmuon::models());
     job.options = dmuon::planned_options(configuration);
     job.hardware.parameter_wire_bytes = configuration.distribution.compute_dtype == "bfloat16" ? 2.0 : 4.0;

@@ -28,10 +28,11 @@ Json rule_json(const RuleConfiguration& rule, bool is_override) {
   return out;
 }
 
-Configuration from_tree(Json tree, std::string_view origin, const std::vector<std::string>& overrides) {
+Configuration from_tree(Json tree, std::string_view origin, const std::vector<std::string>& overrides, const ModelImport& import_model) {
   std::vector<std::string> override_errors;
   Findings findings(std::string(origin), apply_overrides(tree, overrides, override_errors));
   for (const auto& line : override_errors) findings.add(line);
+  if (import_model) apply_import(tree, import_model, findings);
   Configuration configuration;
   read_tree(tree, configuration, findings);
   check_fields(configuration, findings);
@@ -42,14 +43,15 @@ Configuration from_tree(Json tree, std::string_view origin, const std::vector<st
 
 }  // namespace
 
-Configuration load_configuration(const Path& path, const std::vector<std::string>& overrides) {
-  if (path.empty()) return from_tree(Json::object(), "command line", overrides);
+Configuration load_configuration(const Path& path, const std::vector<std::string>& overrides, const ModelImport& import_model) {
+  if (path.empty()) return from_tree(Json::object(), "command line", overrides, import_model);
   constexpr int64_t largest = 16 << 20;
-  return parse_configuration(read_file(path, largest), path.string(), overrides);
+  return parse_configuration(read_file(path, largest), path.string(), overrides, import_model);
 }
 
-Configuration parse_configuration(std::string_view json, std::string_view origin, const std::vector<std::string>& overrides) {
-  return from_tree(parse_json(json, origin), origin, overrides);
+Configuration parse_configuration(std::string_view json, std::string_view origin, const std::vector<std::string>& overrides,
+                                  const ModelImport& import_model) {
+  return from_tree(parse_json(json, origin), origin, overrides, import_model);
 }
 
 void resolve(Configuration& c) {

@@ -64,6 +64,10 @@ Rows model_rows() {
                 "Whether query, key and value have biases (Qwen2 and Qwen2.5 have, Qwen3 has not)."),
       DMUON_KEY("model.query_key_normalization", model.query_key_normalization, of_family("qwen", any()),
                 "Whether every query and key head is normalised by its root mean square (Qwen3)."),
+      DMUON_KEY(
+          "model.from", model.from, any(),
+          "Hugging Face directory (GPT-2, Qwen2, Qwen2.5, Qwen3) that gives the keys of its config.json, the initial weights and, where "
+          "data.tokenizer is not set, the tokenizer; empty: random weights."),
   };
 }
 

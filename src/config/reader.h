@@ -28,6 +28,9 @@ class Findings {
 // Fills `configuration` (defaults where the tree says nothing); what is wrong goes to `findings`.
 void read_tree(const Json& tree, Configuration& configuration, Findings& findings);
 
+// Puts what model.from determines into the tree; contradictions go to `findings` (imported_model.cpp).
+void apply_import(Json& tree, const ModelImport& import_model, Findings& findings);
+
 // Cross-field rules of a configuration whose single values are right (checks.cpp).
 void check_fields(const Configuration& configuration, Findings& findings);
 

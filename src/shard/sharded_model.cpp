@@ -58,16 +58,22 @@ ShardedModel::ShardedModel(Backend& backend, Communicator& world, Model& model, 
 ShardedModel::~ShardedModel() { parts_->job.model.set_unit_listener(nullptr); }
 
 void ShardedModel::initialize(uint64_t seed) {
+  const int threads = parts_->job.backend.information().threads;
+  initialize([&](const ParameterDeclaration& parameter, int64_t first, int64_t count, float* out) {
+    fill_initial(parameter, seed, first, count, out, threads);
+  });
+}
+
+void ShardedModel::initialize(const InitialValues& values) {
   constexpr int64_t chunk = int64_t{1} << 22;
   Backend& backend = parts_->job.backend;
-  const int threads = backend.information().threads;
   std::vector<float> host;
   for (const HeldPiece& held : held()) {
     const ParameterDeclaration& parameter = parts_->job.parameter(held.piece.tensor);
     for (int64_t done = 0; done < held.piece.count; done += chunk) {
       const int64_t count = std::min(chunk, held.piece.count - done);
       host.resize(static_cast<size_t>(count));
-      if (!backend.shape_only()) fill_initial(parameter, seed, held.piece.first + done, count, host.data(), threads);
+      if (!backend.shape_only()) values(parameter, held.piece.first + done, count, host.data());
       backend.copy_from_host(backend.compute_stream(), host.data(), held.master.flat(done, count));
     }
   }

@@ -28,6 +28,10 @@ ModelPlan make_model(const Configuration& configuration, const TokenData& data, 
       throw ConfigError("model.vocabulary_size is required: token shards do not say how many ids there are (GPT-2: 50257)");
     plan.settings.set("vocabulary_size", data.tokenizer->vocabulary_size());
   }
+  if (const int64_t classes = plan.settings.at("vocabulary_size").as_integer();
+      !configuration.model.from.empty() && data.tokenizer && data.tokenizer->vocabulary_size() > classes)
+    throw ConfigError(text("the tokenizer has ", data.tokenizer->vocabulary_size(), " ids, the model in ", configuration.model.from,
+                           " (model.from) ", classes, "; they do not belong together"));
   plan.model = find_family(families, configuration.model.family).make(plan.settings);
   plan.model->set_recompute(configuration.training.recompute);
   return plan;

@@ -14,6 +14,7 @@
 #include "train/banner.h"
 #include "train/devices.h"
 #include "train/dry_run.h"
+#include "train/huggingface.h"
 #include "train/same_run.h"
 #include "train/signals.h"
 #include "train/threads.h"
@@ -187,7 +188,11 @@ int run_on_grid(const TrainArguments& arguments, const Configuration& configurat
       keeper.load(sharded, *reader);
       report_resumed(world, *reader, state, sharded);
     } else {
-      sharded.initialize(static_cast<uint64_t>(configuration.seed));
+      if (const std::string& from = configuration.model.from; from.empty())
+        sharded.initialize(static_cast<uint64_t>(configuration.seed));
+      else
+        sharded.initialize(
+            huggingface_values(world, from, find_family(families, configuration.model.family), model.settings, model.model->inventory()));
       sharded.check_replicas();
     }
     if (world.rank() == 0)
@@ -234,7 +239,7 @@ int run_on_grid(const TrainArguments& arguments, const Configuration& configurat
 int run(const TrainArguments& arguments, World& launched, const std::vector<ModelFamily>& families) {
   Communicator& all = launched.communicator();
   Configuration configuration;
-  agreed(all, [&] { configuration = load_configuration(arguments.configuration, arguments.overrides); });
+  agreed(all, [&] { configuration = load_configuration(arguments.configuration, arguments.overrides, huggingface_import(families)); });
   agreed(all, [&] { require_equal_configuration(all, configuration); });
   if (arguments.print_configuration) {
     if (all.rank() == 0) std::printf("%s\n", to_json(configuration).dump(2).c_str());

@@ -64,7 +64,7 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
   return largest;
 }
 
-constexpr const char* fixtures[] = {"gpt2"};
+constexpr const char* fixtures[] = {"gpt2", "qwen2", "qwen3"};
 
 void train(Imported& imported, bool with_muon) {
   Backend& backend = imported.instance.backend;

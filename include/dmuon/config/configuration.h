@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,6 +37,7 @@ struct ModelConfiguration {
   double rotary_base = 10000.0;
   bool attention_bias = true;
   bool query_key_normalization = false;
+  std::string from;  // a Hugging Face directory, or empty
   bool operator==(const ModelConfiguration&) const = default;
 };
 
@@ -211,9 +213,18 @@ struct Configuration {
 // plain text as a list of one; list elements are reached by index (optimizer.overrides.0.learning_rate=0.1).
 // Throws ConfigError listing every error of file and overrides at once, each with JSON path, value, what is allowed and
 // the nearest valid key; StorageError if the file cannot be read.
-Configuration load_configuration(const Path& path, const std::vector<std::string>& overrides = {});
+// Where model.from names a directory, `import_model` says what it determines: those keys of "model" get its values, and a file
+// that says otherwise is refused by key. Without it the keys have to be written out, as they are in a resolved configuration.
+struct ImportedModel {
+  Json settings;                 // keys of "model" with their values
+  bool shorter_context = false;  // model.context_length may be less than the directory's
+  std::string tokenizer;         // for data.tokenizer where the file does not say; empty: the directory has none
+};
+using ModelImport = std::function<ImportedModel(const std::string& from)>;
+Configuration load_configuration(const Path& path, const std::vector<std::string>& overrides = {}, const ModelImport& import_model = {});
 // The same from text; `origin` names it in errors.
-Configuration parse_configuration(std::string_view json, std::string_view origin, const std::vector<std::string>& overrides = {});
+Configuration parse_configuration(std::string_view json, std::string_view origin, const std::vector<std::string>& overrides = {},
+                                  const ModelImport& import_model = {});
 
 // The values that follow from others: `output`, schedules' `total_steps`. Idempotent; the two loaders have called it.
 void resolve(Configuration& configuration);

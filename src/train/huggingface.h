@@ -1,0 +1,21 @@
+// Runs that start from a Hugging Face directory (model.from).
+#pragma once
+
+#include <vector>
+
+#include "dmuon/comm/communicator.h"
+#include "dmuon/config/configuration.h"
+#include "dmuon/nn/model.h"
+#include "dmuon/shard/sharded_model.h"
+
+namespace dmuon {
+
+// What model.from determines, for load_configuration; errors as read_huggingface_config.
+ModelImport huggingface_import(const std::vector<ModelFamily>& families);
+
+// The weights of the directory, read where they are asked for. Collective: rank 0 checks what has to be read whole, and prints
+// what there is to say. Errors as HuggingFaceReader, on every rank.
+ShardedModel::InitialValues huggingface_values(Communicator& world, const Path& directory, const ModelFamily& family, const Json& settings,
+                                               const Inventory& inventory);
+
+}  // namespace dmuon
