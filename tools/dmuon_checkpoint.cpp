@@ -1,5 +1,5 @@
-// dmuon_checkpoint: looks at checkpoints and proves that they are whole. Exit codes as everywhere: 2 for a checkpoint that is
-// damaged, incomplete or absent.
+// dmuon_checkpoint: looks at checkpoints, proves that they are whole, and converts them from and to Hugging Face directories. Exit codes as
+// everywhere: 2 for a checkpoint that is damaged, incomplete or absent.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
@@ -7,6 +7,7 @@
 #include "dmuon/core/text.h"
 #include "dmuon/io/checkpoint_reader.h"
 #include "dmuon/io/checkpoint_report.h"
+#include "train/huggingface_export.h"
 
 namespace {
 
@@ -22,6 +23,17 @@ int run(int argc, char** argv) {
   verify->add_option("path", path, "A step directory, or a directory of checkpoints (its newest one)")->required();
   CLI::App* list = app.add_subcommand("list", "All checkpoints of a directory, incomplete ones with what is wrong");
   list->add_option("directory", path, "A directory of checkpoints")->required();
+  dmuon::CheckpointExport exported;
+  std::string format, output, dtype = "float32";
+  CLI::App* to = app.add_subcommand("export", "Write a checkpoint as a directory of the Hugging Face tools");
+  to->add_option("path", path, "A step directory, or a directory of checkpoints or a run (its newest complete one)")->required();
+  to->add_option("--format", format, "huggingface")->required()->check(CLI::IsMember({"huggingface"}));
+  to->add_option("--output", output, "The directory to make; it must not exist")->required();
+  to->add_option("--dtype", dtype, "float32 or bfloat16")->check(CLI::IsMember({"float32", "bfloat16"}))->capture_default_str();
+  to->add_option("--shard-bytes", exported.shard_bytes, "Largest file of weights")->check(CLI::PositiveNumber)->capture_default_str();
+  CLI::App* from = app.add_subcommand("import", "Make a checkpoint, without optimizer state, of a Hugging Face directory");
+  from->add_option("path", path, "The directory: GPT-2, Qwen2, Qwen2.5 or Qwen3")->required();
+  from->add_option("--output", output, "A directory of checkpoints; step-00000000 is made in it")->required();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& failure) {
@@ -31,6 +43,16 @@ int run(int argc, char** argv) {
   using dmuon::CheckpointCheck, dmuon::CheckpointReader;
   if (list->parsed()) {
     print(dmuon::describe_checkpoints(path));
+    return 0;
+  }
+  if (to->parsed()) {
+    exported.checkpoint = path, exported.output = output, exported.dtype = dmuon::dtype_from_name(dtype);
+    dmuon::export_checkpoint(exported, dmuon::models());
+    print(dmuon::text("exported to ", output, "\n"));
+    return 0;
+  }
+  if (from->parsed()) {
+    print(dmuon::text("imported into ", dmuon::import_checkpoint(path, output, dmuon::models()).string(), "\n"));
     return 0;
   }
   // The newest checkpoint is the one a user asks about even when it is damaged: no search for an older one.

@@ -71,10 +71,11 @@ void HuggingFaceFiles::open_index(const Path& index) {
       refuse(text("tensor \"", printable_name(name), "\": the shard's name \"", printable_name(shard.as_string()), "\" ", problem));
     shards[shard.as_string()].push_back(name);
   }
-  int64_t bytes = 0;
-  for (const auto& [shard, names] : shards) {
+  for (const auto& [shard, names] : shards)
     if (!is_there(directory_ / shard))
       refuse(text("shard ", shard, " is missing; tensor \"", printable_name(names.front()), "\" would be in it"));
+  int64_t bytes = 0;
+  for (const auto& [shard, names] : shards) {
     const auto file = std::make_shared<const SafetensorsReader>(directory_ / shard);
     for (const std::string& name : names)
       if (file->find(name) == nullptr)
