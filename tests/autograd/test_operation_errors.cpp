@@ -26,6 +26,18 @@ TEST_CASE_METHOD(Fixture, "linear refuses what does not fit") {
   CHECK_THROWS_AS(linear(context, of({3, 5}), of({35})), ShapeError);
 }
 
+TEST_CASE_METHOD(Fixture, "rotary and swiglu refuse what does not fit") {
+  RotaryOptions options;
+  options.heads = 2;
+  CHECK_THROWS_WITH(rotary(context, of({2, 3, 10}), indices({2, 3}), options), Contains("rotary") && Contains("D even"));
+  CHECK_THROWS_WITH(rotary(context, of({6, 8}), indices({6}), options), Contains("[B, T, H*D]") && Contains("[6, 8]"));
+  CHECK_THROWS_WITH(rotary(context, of({2, 3, 8}), indices({3, 2}), options), Contains("positions int32[2, 3]"));
+  CHECK_THROWS_WITH(rotary(context, of({2, 3, 8}), of({2, 3}).value(), options), Contains("positions must be int32"));
+  CHECK_THROWS_WITH(rotary(context, of({2, 3, 8}), indices({2, 3}), options, of({8})), Contains("weight") && Contains("float64[4]"));
+  CHECK_THROWS_AS(swiglu(context, of({3, 5}), of({5, 3})), ShapeError);
+  CHECK_THROWS_WITH(swiglu(context, of({3, 5}), of({3, 5}, DType::float32)), Contains("swiglu") && Contains("float32[3, 5]"));
+}
+
 TEST_CASE_METHOD(Fixture, "other operations refuse what does not fit") {
   CHECK_THROWS_WITH(bias_activation(context, of({3, 5}), of({4}), ActivationKind::gelu), Contains("bias_activation") && Contains("[4]"));
   CHECK_THROWS_WITH(normalization(context, of({3, 5}), of({4}), {}, {}), Contains("normalization") && Contains("weight"));

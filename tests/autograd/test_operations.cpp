@@ -47,6 +47,41 @@ TEST_CASE("bias_activation") {
   }
 }
 
+TEST_CASE("swiglu") {
+  check_gradients({Shape{2, 3, 5}, Shape{2, 3, 5}},
+                  [](ExecutionContext& context, const Inputs& in) { return Inputs{swiglu(context, in[0], in[1])}; });
+  // One value on both sides, and inputs that are given up: their memory is reused only where nobody reads it.
+  check_gradients({Shape{3, 4}}, [](ExecutionContext& context, const Inputs& in) { return Inputs{swiglu(context, in[0], in[0])}; });
+  check_gradients({Shape{3, 4}, Shape{5, 4}, Shape{5, 4}}, [](ExecutionContext& context, const Inputs& in) {
+    Variable gate = linear(context, in[0], in[1]), up = linear(context, in[0], in[2]);
+    const Variable kept = gate;
+    const Variable output = swiglu(context, std::move(gate), std::move(up));
+    return Inputs{output, kept};
+  });
+}
+
+TEST_CASE("rotary") {
+  RotaryOptions options;
+  options.epsilon = 1e-3;
+  const auto positions = [](ExecutionContext& context) { return index_tensor(context.backend, Shape{2, 3}, {0, 1, 2, 1000, 7, 2}); };
+  for (const int64_t heads : {1, 3}) {
+    options.heads = heads;
+    const Shape x{2, 3, heads * 6};
+    check_gradients(
+        {x}, [&](ExecutionContext& context, const Inputs& in) { return Inputs{rotary(context, in[0], positions(context), options)}; }, 2);
+    check_gradients(
+        {x, Shape{6}},
+        [&](ExecutionContext& context, const Inputs& in) { return Inputs{rotary(context, in[0], positions(context), options, in[1])}; }, 2);
+    check_gradients(
+        {x, Shape{6}, Shape{heads * 6, heads * 6}},
+        [&](ExecutionContext& context, const Inputs& in) {
+          const Variable once = rotary(context, linear(context, in[0], in[2]), positions(context), options, in[1]);
+          return Inputs{rotary(context, linear(context, once, in[2]), positions(context), options), once};
+        },
+        2);
+  }
+}
+
 TEST_CASE("normalization") {
   for (const NormalizationKind kind : {NormalizationKind::layer_norm, NormalizationKind::rms_norm}) {
     const NormalizationOptions options{kind, 1e-3};

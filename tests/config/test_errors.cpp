@@ -21,6 +21,24 @@ std::string error_of(const std::string& json, const std::vector<std::string>& ov
 
 }  // namespace
 
+TEST_CASE("keys of one model family are refused by name in a run of another") {
+  CHECK_THAT(error_of(R"({"model": {"family": "qwen", "dropout": 0.1}})"),
+             Contains("model.dropout = 0.1: family \"qwen\" (model.family) has no such key; it belongs to gpt2"));
+  CHECK_THAT(error_of(R"({"model": {"family": "qwen", "bias": false, "activation": "relu_squared", "normalization": "rms_norm"}})"),
+             Contains("model.bias") && Contains("model.activation") && Contains("model.normalization") && Contains("3 errors"));
+  CHECK_THAT(error_of(R"({"model": {"key_value_heads": 3}})"), Contains("model.key_value_heads = 3: family \"gpt2\""));
+  CHECK_THAT(error_of(R"({"model": {"family": "qwen", "key_value_heads": 4}})"), Contains("does not divide model.heads = 6"));
+  CHECK_THAT(error_of(R"({"model": {"family": "qwen", "head_width": 7}})"), Contains("model.head_width = 7") && Contains("even"));
+  CHECK_THAT(error_of(R"({"model": {"family": "qwen", "heads": 5}})"),
+             Contains("not a multiple of model.heads = 5") && Contains("model.head_width"));
+  CHECK(error_of(R"({"model": {"family": "qwen", "heads": 5, "head_width": 64}})") == "no error");
+  // What a family lacks is not printed, either.
+  const Json qwen = to_json(parse_configuration(R"({"model": {"family": "qwen"}})", "run.json")).at("model");
+  CHECK(qwen.find("dropout") == nullptr);
+  CHECK(qwen.find("rotary_base") != nullptr);
+  CHECK(to_json(Configuration()).at("model").find("rotary_base") == nullptr);
+}
+
 TEST_CASE("unknown keys suggest the nearest valid one") {
   CHECK_THAT(error_of(R"({"model": {"layres": 3}})"),
              Contains("run.json") && Contains("model.layres: unknown key; did you mean \"model.layers\"?"));

@@ -133,6 +133,7 @@ OutputBits compare_activation_kernels(Backend& tested, Backend& reference, const
   for (auto [sequences, elements] : {std::pair<int64_t, int64_t>{1, 1}, {3, 7}, {2, 1600}, {5, 4097}})
     for (double probability : {0.0, 0.1, 0.75})
       for (bool in_place : {false, true}) dropout(compare, sequences, elements, probability, in_place);
+  compare_swiglu_kernels(compare, precision);
   return std::move(compare).bits();
 }
 

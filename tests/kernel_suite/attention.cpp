@@ -88,6 +88,7 @@ OutputBits compare_attention_kernels(Backend& tested, Backend& reference, const 
     if (!precision.thorough() && problem.B * problem.H * problem.T > 400) continue;
     for (bool backward : {false, true}) attention(compare, problem, backward);
   }
+  compare_rotary_kernels(compare, precision);
   return std::move(compare).bits();
 }
 

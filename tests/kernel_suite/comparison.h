@@ -80,4 +80,8 @@ class Comparison {
   uint64_t draws_ = 0;  // tensors drawn so far: the coordinate of their random numbers
 };
 
+// Parts of compare_attention_kernels and compare_activation_kernels in files of their own.
+void compare_rotary_kernels(Comparison& compare, const Precision& precision);
+void compare_swiglu_kernels(Comparison& compare, const Precision& precision);
+
 }  // namespace kernel_suite

@@ -47,6 +47,19 @@ TEST_CASE("by role: hidden matrices on Muon, everything else on AdamW, buffers o
   CHECK(std::vector<int>(other.rule.rbegin(), other.rule.rend()) == routing.rule);
 }
 
+TEST_CASE("a Qwen block: seven matrices on Muon one by one, its biases and norms not") {
+  const std::vector<RoutedParameter> block = {
+      {"embedding.token.weight", Shape{65, 40}, "embedding"},        {"blocks.0.attention_norm.weight", Shape{40}, "vector"},
+      {"blocks.0.attention.query.weight", Shape{64, 40}, "matrix"},  {"blocks.0.attention.query.bias", Shape{64}, "vector"},
+      {"blocks.0.attention.key.weight", Shape{32, 40}, "matrix"},    {"blocks.0.attention.value.weight", Shape{32, 40}, "matrix"},
+      {"blocks.0.attention.query_norm.weight", Shape{16}, "vector"}, {"blocks.0.attention.output.weight", Shape{40, 64}, "matrix"},
+      {"blocks.0.mlp.gate.weight", Shape{108, 40}, "matrix"},        {"blocks.0.mlp.up.weight", Shape{108, 40}, "matrix"},
+      {"blocks.0.mlp.down.weight", Shape{40, 108}, "matrix"},        {"head.weight", Shape{65, 40}, "head"}};
+  const Routing routing = route(request(), block);
+  CHECK(routing.rule == std::vector<int>{1, 1, 0, 1, 0, 0, 1, 0, 0, 0, 0, 1});
+  CHECK(routing.newton_schulz_calls == 7);
+}
+
 TEST_CASE("the first override that matches wins") {
   RoutingRequest asked = request();
   asked.overrides = {{"blocks.*.query.weight", 2}, {"blocks.0.attention.*.weight", 1}, {"head.weight", 0}};

@@ -42,6 +42,10 @@ TEST_CASE("ranks on devices train to the losses of the CPU") {
       {"stage2", 4, set("stage", "2")},
       {"stage3", 4, set("stage", "3")},
       {"grid", 4, set("nodes", "2") + set("stage", "3")},
+      {"qwen", 2,
+       "--set model.family=qwen --set model.dropout=0 --set model.key_value_heads=1 --set model.head_width=8 "
+       "--set model.query_key_normalization=true " +
+           set("stage", "3")},
       {"votes", 4, dmuon::testing::votes + set("nodes", "2") + dmuon::testing::transport("packed_scatter")},
   };
   for (const Way& way : ways) {
