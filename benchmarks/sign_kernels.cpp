@@ -39,7 +39,7 @@ class SignKernelsTable {
   SignKernelsTable(const Arguments& arguments, int64_t bytes)
       : arguments_(arguments), bytes_(bytes), backend_(make_backend(arguments)), stream_(backend_->compute_stream()) {
     numbers_ = backend_->allocate({bytes / 4}, DType::float32, MemoryCategory::workspace, "numbers of the benchmark");
-    fill(0.0);
+    fill(numbers_, 0.0);
     words_ = backend_->allocate({bytes / 16}, DType::int64, MemoryCategory::workspace, "words of the benchmark");
     backend_->zero(stream_, words_);
     hyper_ = backend_->allocate({ApplySigns::count}, DType::float64, MemoryCategory::workspace, "hyper-parameters");
@@ -49,7 +49,10 @@ class SignKernelsTable {
   void run() {
     const int64_t n = numbers_.elements();
     pack("pack float32", numbers_);
-    pack("pack bfloat16", view(DType::bfloat16, 0, 2 * n));
+    const Tensor halves = view(DType::bfloat16, 0, 2 * n);
+    fill(halves, 0.0);
+    pack("pack bfloat16", halves);
+    fill(numbers_, 0.0);
     for (const int workers : {2, 3, 4, 8, 16}) vote(workers);
     count(8);
     const SignSegments piece = piece_of(n);
@@ -58,7 +61,7 @@ class SignKernelsTable {
     pack("pack float32, width 96", numbers_, 96);
     add("unpack", 0, bytes_, [&] { backend_->signs().unpack(stream_, {words, header, numbers_, piece}); });
     add("apply", 0, 2 * bytes_, [&] { backend_->signs().apply(stream_, {numbers_, words, header, piece, hyper_}); });
-    fill(0.02);
+    fill(numbers_, 0.02);
     pack("pack float32, 2 % zeros", numbers_);
     backend_->zero(stream_, numbers_);
     pack("pack float32, all zero", numbers_);
@@ -85,15 +88,18 @@ class SignKernelsTable {
     add(operation, 0, in.bytes(), [&] { pack_into(in, words, header, piece); });
   }
   // Random numbers, every one zero with a chance of `zeros`: with 2 %, seven of ten words hold a zero.
-  void fill(double zeros) {
-    const Tensor some = random_tensor(*backend_, {std::min<int64_t>(numbers_.elements(), 1 << 22)});
+  void fill(const Tensor& array, double zeros) {
+    const Tensor some = random_tensor(*backend_, {std::min<int64_t>(array.elements(), 1 << 22)});
     const Random random(7, RandomStream::test);
     float* values = some.data<float>();
     for (int64_t i = 0; i < some.elements() && zeros > 0.0; ++i)
       if (random.uniform(static_cast<uint64_t>(i)) < zeros) values[i] = 0.0F;
-    for (int64_t i = 0; i < numbers_.elements(); i += some.elements())
-      backend_->copy(stream_, some.flat(0, std::min(some.elements(), numbers_.elements() - i)),
-                     numbers_.flat(i, std::min(some.elements(), numbers_.elements() - i)));
+    const Tensor converted = backend_->allocate(some.shape(), array.dtype(), MemoryCategory::workspace, "numbers to repeat");
+    backend_->optimizer().convert(stream_, {some, converted});
+    for (int64_t i = 0; i < array.elements(); i += some.elements()) {
+      const int64_t count = std::min(some.elements(), array.elements() - i);
+      backend_->copy(stream_, converted.flat(0, count), array.flat(i, count));
+    }
   }
   std::vector<Tensor> inputs(int workers) const {
     // No power of two apart, where all would meet in one set of the caches: buffers of a real model aren't.

@@ -80,7 +80,7 @@ small_arms() {
 # Rates, schedules and clipping of configs/nanogpt_shakespeare_cpu_*.json; votes take Muon's schedule, and no clipping.
 nanogpt_arms() {
   schedule='"schedule": {"type": "linear", "warmup_steps": 50}'
-  local auxiliary
+  local auxiliary rate
   auxiliary=$(rule auxiliary adamw 3e-3 '"weight_decay": 0, "beta2": 0.99')
   arm sign_muon 4 "$auxiliary" "$(matrix sign_muon 1e-3)"
   arm muon 4 "$auxiliary" "$(matrix muon 0.02)" training.gradient_clip=1
@@ -91,7 +91,9 @@ nanogpt_arms() {
   arm adamw 4 "$(rule auxiliary adamw 1e-3 "$adamw")" "$(matrix adamw 1e-3 "$adamw")" training.gradient_clip=1
   schedule='"schedule": {"type": "linear", "warmup_steps": 50}'
   arm sign_muon_2e-3 4 "$auxiliary" "$(matrix sign_muon 2e-3)"
-  arm signsgd_5e-4 4 "$auxiliary" "$(matrix signum 5e-4)"
+  # Other rates of the votes that orthogonalise nothing.
+  for rate in 5e-4 2.5e-4; do arm "signsgd_$rate" 4 "$auxiliary" "$(matrix signum "$rate")"; done
+  for rate in 5e-4 2e-3; do arm "sign_adam_$rate" 4 "$auxiliary" "$(matrix sign_adam "$rate")"; done
 }
 
 case $recipe in

@@ -181,7 +181,7 @@ void threshold(Comparison& compare, int64_t words, DType dtype) {
 
 void pieces(Comparison& compare) {
   for (const int64_t count : {0, 1, 7, 8, 31, 32, 33, 63, 64, 65, 127, 4097})
-    for (const int64_t row_length : {int64_t{1}, int64_t{3}, int64_t{65}, int64_t{96}, int64_t{1} << 40})
+    for (const int64_t row_length : {int64_t{1}, int64_t{3}, int64_t{33}, int64_t{65}, int64_t{96}, int64_t{1} << 40})
       for (const int64_t first : {int64_t{0}, int64_t{100}, (int64_t{1} << 33) + 77}) {
         const SignSegments piece{first, count, row_length, 160};
         for (const Content content : {Content::normal, Content::zeros, Content::special}) {
@@ -191,7 +191,7 @@ void pieces(Comparison& compare) {
         apply_and_unpack(compare, piece, first == 0 ? DType::float32 : DType::bfloat16, row_length == 3 ? 0.0 : 0.1);
       }
   // Enough work for several threads, cut in the middle of words, rows and chunks.
-  for (const int64_t row_length : {1, 96, 1000, 70001}) {
+  for (const int64_t row_length : {1, 33, 96, 1000, 70001}) {
     const SignSegments piece{12345, 70001, row_length, 16384};
     for (const Content content : {Content::normal, Content::zeros, Content::special}) pack(compare, piece, DType::float32, content);
     apply_and_unpack(compare, piece, DType::bfloat16, 0.1);

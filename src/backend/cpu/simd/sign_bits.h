@@ -100,6 +100,19 @@ class SegmentWalk {
     if (chunk_end_ == passed) chunk_end_ += chunk_;
     ++segment_;
   }
+  // To the segment that holds `element`, which does not lie before the present one.
+  void advance_to(int64_t element) {
+    while (end() <= element) {
+      const int64_t limit = chunk_end_ < element ? chunk_end_ : element;
+      if (row_end_ < limit) {  // all rows that end before the chunk does, at once
+        const int64_t rows = (limit - 1 - row_end_) / row_length_ + 1;
+        row_end_ += rows * row_length_;
+        segment_ += rows;
+      } else {
+        advance();
+      }
+    }
+  }
 
  private:
   int64_t row_length_, chunk_, row_end_, chunk_end_, segment_;

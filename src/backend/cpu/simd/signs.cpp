@@ -55,13 +55,10 @@ inline bool any(Mask mask) {
 #endif
 }
 
-struct WordSigns {
-  uint64_t positive, zero, non_finite;  // NaN is not positive
-};
-
-// Of 64 elements. Zeros and non-numbers share one comparison: magnitude - 1, unsigned, is at least infinity - 1.
+// 64 elements without zeros and non-numbers: their signs, set where positive. False, and nothing written, where there are such. Both
+// share one comparison: magnitude - 1, unsigned, is at least infinity - 1.
 template <class Bits>
-inline WordSigns word_signs(const Bits* in) {
+inline bool plain_word(const Bits* in, uint64_t* word) {
   using F = Format<Bits>;
   using Vector = typename F::Vector;
   Vector v[F::vectors];
@@ -73,23 +70,46 @@ inline WordSigns word_signs(const Bits* in) {
     worst = magnitude > worst ? magnitude : worst;
   }
   const uint64_t negative = sign_bits(v);
-  if (__builtin_expect(!any(worst >= Vector{} + static_cast<Bits>(F::infinity - 1)), 1)) return {~negative, 0, 0};
-  // Zeros: magnitude - 1 is negative. As a signed number it is at least infinity - 1 for non-numbers only.
-  using Signed = typename F::Signed;
-  Vector mask[F::vectors];
-  Signed largest{};
+  if (__builtin_expect(any(worst >= Vector{} + static_cast<Bits>(F::infinity - 1)), 0)) return false;
+  *word = ~negative;
+  return true;
+}
+
+struct WordSigns {
+  uint64_t positive, zero;
+};
+
+// Signs and zeros of 64 elements; `largest` collects the largest magnitudes of every lane. Right where all are numbers.
+template <class Bits>
+inline WordSigns word_signs(const Bits* in, typename Format<Bits>::Signed* largest) {
+  using F = Format<Bits>;
+  const auto* vectors = reinterpret_cast<const typename F::Unaligned*>(in);
+  typename F::Vector v[F::vectors];  // twice, so that both uses fit into registers
 #pragma GCC unroll 16
   for (int64_t i = 0; i < F::vectors; ++i) {
-    mask[i] = (v[i] & F::magnitude) - 1;
-    const auto magnitude = reinterpret_cast<Signed>(mask[i]);
-    largest = magnitude > largest ? magnitude : largest;
+    const auto magnitude = reinterpret_cast<typename F::Signed>(vectors[i] & F::magnitude);
+    v[i] = reinterpret_cast<typename F::Vector>(magnitude == 0);
+    *largest = magnitude > *largest ? magnitude : *largest;
   }
-  const uint64_t zeros = sign_bits(mask);
-  if (__builtin_expect(!any(largest >= Signed{} + static_cast<Bits>(F::infinity - 1)), 1)) return {~(negative | zeros), zeros, 0};
-  for (int64_t i = 0; i < F::vectors; ++i) mask[i] = reinterpret_cast<Vector>((v[i] & F::magnitude) >= F::infinity);
-  const uint64_t non_finite = sign_bits(mask);
-  for (int64_t i = 0; i < F::vectors; ++i) mask[i] = reinterpret_cast<Vector>((v[i] & F::magnitude) > F::infinity);
-  return {~(negative | zeros | sign_bits(mask)), zeros, non_finite};
+  const uint64_t zeros = sign_bits(v);
+#pragma GCC unroll 16
+  for (int64_t i = 0; i < F::vectors; ++i) v[i] = vectors[i];
+  return {~(sign_bits(v) | zeros), zeros};
+}
+template <class Bits>
+inline bool has_non_finite(typename Format<Bits>::Signed largest) {
+  return any(largest >= typename Format<Bits>::Signed{} + static_cast<Bits>(Format<Bits>::infinity));
+}
+
+// Bit i: element i of 64 is NaN, which counts as not positive.
+template <class Bits>
+inline uint64_t nan_bits(const Bits* in) {
+  using F = Format<Bits>;
+  typename F::Vector v[F::vectors];
+#pragma GCC unroll 16
+  for (int64_t i = 0; i < F::vectors; ++i)
+    v[i] = reinterpret_cast<typename F::Vector>((reinterpret_cast<const typename F::Unaligned*>(in)[i] & F::magnitude) > F::infinity);
+  return sign_bits(v);
 }
 
 // The bits of a header, written word by word; several threads may write into one word.
@@ -106,6 +126,12 @@ class HeaderWriter {
       word_ = bit / word_bits;
     }
     bits_ |= uint64_t{1} << (bit % word_bits);
+  }
+  void set_range(int64_t first, int64_t last) {  // both included
+    for (int64_t bit = first; bit <= last; bit = (bit / word_bits + 1) * word_bits) {
+      set(bit);
+      bits_ |= low_bits(last + 1 - word_ * word_bits) & ~low_bits(bit % word_bits);
+    }
   }
 
  private:
@@ -127,63 +153,113 @@ inline void prefetch(const Bits* in) {
     __builtin_prefetch(reinterpret_cast<const char*>(in) + ahead + byte);
 }
 
-template <class Bits>
-void pack(const PackSignsTask& task, const Bits* in, int64_t begin, int64_t end, int64_t segment) {
-  SegmentWalk walk(task.piece, begin, segment);
-  HeaderWriter header(task.header);
-  uint64_t* const words = task.words;
-  const uint64_t key = task.key;
-  const int64_t tensor_first = task.piece.first;
-  uint64_t non_finite = 0, non_zero_before = 0;  // the latter: of the present segment, in earlier words
-  const auto store_word = [&](int64_t first, const WordSigns& signs) {
-    uint64_t word = signs.positive;
-    if (__builtin_expect(signs.zero != 0, 0)) word |= signs.zero & zero_signs(key, tensor_first + first);
-    words[first / word_bits] = word;
-    non_finite |= signs.non_finite;
-  };
-  for (int64_t first = begin; first < end; first += word_bits) {
-    // Words that lie in one segment and don't end it.
-    for (const int64_t inside = walk.end() - 1 < end ? walk.end() - 1 : end; first + word_bits <= inside; first += word_bits) {
-      prefetch(in + first);
-      const WordSigns signs = word_signs(in + first);
-      store_word(first, signs);
-      non_zero_before |= ~signs.zero;
-    }
-    if (first >= end) break;
+// Zeros come in crowds, and a guess which of them fails costs more than to look for them: after the first, this many words take
+// the path that expects them.
+constexpr int64_t words_with_zeros = 16;
 
-    const int64_t count = end - first < word_bits ? end - first : word_bits;
-    WordSigns signs;
-    if (count == word_bits) {
-      prefetch(in + first);
-      signs = word_signs(in + first);
-    } else {
-      Bits padded[word_bits];
-      for (int64_t i = 0; i < word_bits; ++i) padded[i] = i < count ? in[first + i] : Bits{1};
-      signs = word_signs<Bits>(padded);
-      signs.positive &= low_bits(count);
+template <class Bits>
+class Packer {
+ public:
+  Packer(const PackSignsTask& task, const Bits* in, int64_t begin, int64_t segment)
+      : in_(in),
+        words_(task.words),
+        key_(task.key),
+        tensor_first_(task.piece.first),
+        walk_(task.piece, begin, segment),
+        header_(task.header) {}
+
+  void pack(int64_t first, int64_t end) {
+    const int64_t whole = end - (end - first) % word_bits;
+    while (first < whole) {
+      first = plain_words(first, whole);
+      const int64_t behind = whole - first < words_with_zeros * word_bits ? whole : first + words_with_zeros * word_bits;
+      words_of_zeros(first, behind);
+      first = behind;
     }
-    store_word(first, signs);
-    uint64_t non_zero = ~signs.zero & low_bits(count);
-    while (walk.end() <= first + count) {
-      const uint64_t inside = low_bits(walk.end() - first);
-      if (((non_zero & inside) | non_zero_before) != 0) header.set(1 + walk.segment());
-      non_zero &= ~inside;
-      non_zero_before = 0;
-      walk.advance();
-    }
-    non_zero_before |= non_zero;
+    if (first < end) last_word(first, end - first);
   }
-  if (non_zero_before != 0) header.set(1 + walk.segment());
-  if (non_finite != 0) header.set(0);
-}
+
+ private:
+  // Up to the first word that is not plain. Every segment that reaches into these words has a non-zero element.
+  int64_t plain_words(const int64_t begin, int64_t end) {
+    int64_t first = begin;
+    for (; first < end; first += word_bits) {
+      prefetch(in_ + first);
+      if (!plain_word(in_ + first, words_ + first / word_bits)) break;
+    }
+    if (first > begin) {
+      const int64_t segment = walk_.segment();
+      walk_.advance_to(first - 1);
+      header_.set_range(1 + segment, 1 + walk_.segment());
+    }
+    return first;
+  }
+
+  void words_of_zeros(int64_t begin, int64_t end) {
+    typename Format<Bits>::Signed largest{};
+    for (int64_t first = begin; first < end; first += word_bits) {
+      // Words that lie in one segment and don't end it.
+      uint64_t non_zero = 0;
+      for (const int64_t inside = walk_.end() - 1 < end ? walk_.end() - 1 : end; first + word_bits <= inside; first += word_bits) {
+        prefetch(in_ + first);
+        const WordSigns signs = word_signs(in_ + first, &largest);
+        store(first, signs);
+        non_zero |= ~signs.zero;
+      }
+      if (non_zero != 0) header_.set(1 + walk_.segment());
+      if (first >= end) break;
+      prefetch(in_ + first);
+      const WordSigns signs = word_signs(in_ + first, &largest);
+      store(first, signs);
+      mark(first, word_bits, ~signs.zero);
+    }
+    if (__builtin_expect(has_non_finite<Bits>(largest), 0)) {
+      header_.set(0);
+      for (int64_t first = begin; first < end; first += word_bits) words_[first / word_bits] &= ~nan_bits(in_ + first);
+    }
+  }
+
+  void last_word(int64_t first, int64_t count) {
+    Bits padded[word_bits];
+    for (int64_t i = 0; i < word_bits; ++i) padded[i] = i < count ? in_[first + i] : Bits{1};
+    typename Format<Bits>::Signed largest{};
+    const WordSigns signs = word_signs<Bits>(padded, &largest);
+    store(first, signs);
+    words_[first / word_bits] &= ~nan_bits(padded) & low_bits(count);
+    if (has_non_finite<Bits>(largest)) header_.set(0);
+    mark(first, count, ~signs.zero & low_bits(count));
+  }
+
+  void store(int64_t first, const WordSigns& signs) {
+    words_[first / word_bits] = signs.positive | (signs.zero & zero_signs(key_, tensor_first_ + first));
+  }
+
+  // Bit j of non_zero: element first + j is not zero.
+  void mark(int64_t first, int64_t count, uint64_t non_zero) {
+    while (walk_.end() <= first + count) {
+      const uint64_t inside = low_bits(walk_.end() - first);
+      if ((non_zero & inside) != 0) header_.set(1 + walk_.segment());
+      non_zero &= ~inside;
+      walk_.advance();
+    }
+    if (non_zero != 0) header_.set(1 + walk_.segment());
+  }
+
+  const Bits* in_;
+  uint64_t* words_;
+  uint64_t key_;
+  int64_t tensor_first_;
+  SegmentWalk walk_;
+  HeaderWriter header_;
+};
 
 }  // namespace
 
 void pack_signs(const PackSignsTask& task, int64_t begin, int64_t end, int64_t segment) {
   if (task.float32)
-    pack(task, task.float32, begin, end, segment);
+    Packer(task, task.float32, begin, segment).pack(begin, end);
   else
-    pack(task, task.bfloat16, begin, end, segment);
+    Packer(task, task.bfloat16, begin, segment).pack(begin, end);
 }
 
 void apply_signs(const ApplySignsTask& task, int64_t begin, int64_t end, int64_t segment) {
