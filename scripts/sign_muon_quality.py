@@ -13,7 +13,8 @@ import json
 import pathlib
 import statistics
 
-CURVES = [("sign_muon", "Sign-Muon"), ("muon", "Muon"), ("signsgd_1e-3", "SignSGD"), ("sign_adam", "SignAdam"), ("adamw", "AdamW"),
+# Of SignSGD and SignAdam, the best of the rates that were tried (best_of).
+CURVES = [("sign_muon", "Sign-Muon"), ("muon", "Muon"), ("signsgd", "SignSGD"), ("sign_adam", "SignAdam"), ("adamw", "AdamW"),
           ("sign_muon_auxiliary_signum", "Sign-Muon, everything one bit")]
 COLORS = ["#c0504d", "#4c6a92", "#5f8f4e", "#8064a2", "#d08a2e", "#7f3634"]
 
@@ -62,8 +63,13 @@ def table(arms):
     return rows
 
 
+def best_of(arms, method):
+    """The arm of `method`, whichever learning rate its name ends with, that learned best."""
+    return min((arm for arm in arms if arm == method or arm.startswith(method + "_")), key=lambda arm: final(arms, arm), default=method)
+
+
 def bars(arms):
-    """(claim, difference, bound, holds) of every bar whose arms are there; the best of the rates tried counts for SignSGD."""
+    """(claim, difference, bound, holds) of every bar whose arms are there; the best of the rates tried counts for SignSGD and SignAdam."""
     rows = []
 
     def bar(claim, needed, difference, holds):
@@ -71,11 +77,10 @@ def bars(arms):
             value = difference()
             rows.append(f"| {claim} | {value:+.3f} | {'holds' if holds(value) else 'DOES NOT HOLD'} |")
 
-    signsgd = min((arm for arm in arms if arm.startswith("signsgd_")), key=lambda arm: final(arms, arm), default="signsgd")
-    bar(f"SignSGD ({signsgd.removeprefix('signsgd_')}) − Sign-Muon ≥ 0.10", ["sign_muon", signsgd],
-        lambda: final(arms, signsgd) - final(arms, "sign_muon"), lambda value: value >= 0.10)
-    bar("SignAdam − Sign-Muon ≥ 0.10", ["sign_muon", "sign_adam"],
-        lambda: final(arms, "sign_adam") - final(arms, "sign_muon"), lambda value: value >= 0.10)
+    for method, title in (("signsgd", "SignSGD"), ("sign_adam", "SignAdam")):
+        arm = best_of(arms, method)
+        bar(f"{title} ({arm}) − Sign-Muon ≥ 0.10", ["sign_muon", arm],
+            lambda: final(arms, arm) - final(arms, "sign_muon"), lambda value: value >= 0.10)
     bar("Sign-Muon − Muon within 0.08", ["sign_muon", "muon"],
         lambda: final(arms, "sign_muon") - final(arms, "muon"), lambda value: abs(value) <= 0.08)
     bar("1 worker − 4 workers ≥ 0.15", ["sign_muon", "sign_muon_m1"],
@@ -109,6 +114,8 @@ def plots(arms, folder, prefix, title):
     for name, label, x_of, y_of, scale in views:
         figure, axes = pyplot.subplots(figsize=(7.2, 4.2), dpi=120)
         for (arm, method), color in zip(CURVES, COLORS):
+            if method in ("SignSGD", "SignAdam"):
+                arm = best_of(arms, arm)
             if arm not in arms:
                 continue
             runs = list(arms[arm].values())
