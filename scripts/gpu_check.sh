@@ -2,6 +2,8 @@
 # The device check: builds the CUDA backend with nvcc, runs the tests labelled gpu on a real device, compute-sanitizer where it is
 # installed, and the device benchmarks; prints one table and writes it as JSON.
 #   scripts/gpu_check.sh [--build-only] [--output DIR]      DMUON_JOBS: compile jobs (default: processors)
+#     --build-only   without a device: the header-only build links the library, its plug-ins, dmuon_train, dmuon_bench and a device test
+# It ends within DMUON_GPU_TIME seconds (default 470): a step gets no more than what is left, and one that gets nothing has failed.
 #   scripts/gpu_check.sh --prepare      copies the header-only dependencies into build/gpu_headers, on a machine that has them
 # The machine with the GPU needs nvcc, cmake and a C++ compiler, none of Debian's packages: copy the tree with build/gpu_headers
 # there. No oneDNN, MPI or CBC: products of the host use the built-in kernels, and a job has one rank.
@@ -9,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 headers=build/gpu_headers build=build/gpu output=build/gpu_check build_only=0
-usage() { sed -n '2,8p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,9p' "$0" | sed 's/^# \{0,1\}//'; }
 
 prepare() {
   rm -rf "$headers"
@@ -35,7 +37,7 @@ while (($#)); do
 done
 [[ -d $headers ]] || prepare
 mkdir -p "$output"
-begin=$SECONDS
+begin=$SECONDS total=${DMUON_GPU_TIME:-470}
 rows=()
 row() { rows+=("$1|$2|$3"); }  # what|outcome|seconds
 
@@ -56,10 +58,12 @@ finish() {
 }
 
 timed() {  # timed NAME LIMIT COMMAND...: runs it, keeps its output, adds a row
-  local what=$1 limit=$2 start=$SECONDS outcome=passed
+  local what=$1 limit=$2 start=$SECONDS outcome=passed left=$((begin + total - SECONDS))
   shift 2
+  ((build_only || limit < left)) || limit=$left
+  ((limit > 0)) || { row "$what" failed 0; echo "gpu_check: no time is left for: $what" >&2; return 1; }
   # A function cannot be given to timeout(1): it runs in a shell of its own that has everything defined here.
-  if [[ $(type -t "$1") == function ]]; then set -- bash -c "$(declare -f "$1"); $(declare -p build output headers architectures generator); $1"; fi
+  if [[ $(type -t "$1") == function ]]; then set -- bash -c "$(declare -f "$1"); $(declare -p build output headers architectures generator targets); $1"; fi
   timeout "$limit" "$@" >"$output/${what//[^a-zA-Z0-9]/_}.txt" 2>&1 || outcome=failed
   row "$what" "$outcome" $((SECONDS - start))
   [[ $outcome == passed ]] || tail -n 20 "$output/${what//[^a-zA-Z0-9]/_}.txt" >&2
@@ -72,10 +76,13 @@ architectures=${DMUON_CUDA_ARCHITECTURES:-80;90}
 if ((!build_only)) && command -v nvidia-smi >/dev/null; then
   architectures=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
 fi
+# Tests share their objects' flags: one that runs kernels of the device proves that all of them would link.
+targets=(dmuon_cuda dmuon_reference dmuon_train dmuon_bench)
+if ((build_only)); then targets+=(test_device_kernels); else targets+=(gpu_tests); fi
 build_all() {
   cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DDMUON_CUDA=ON "-DDMUON_CUDA_ARCHITECTURES=$architectures" \
     -DDMUON_ONEDNN=OFF -DDMUON_MPI=OFF -DDMUON_CBC=OFF -DDMUON_GPU_TESTS=ON "-DDMUON_HEADER_ONLY=$PWD/$headers" &&
-    cmake --build "$build" --parallel "${DMUON_JOBS:-$(nproc)}" --target dmuon_cuda dmuon_reference dmuon_train dmuon_bench gpu_tests
+    cmake --build "$build" --parallel "${DMUON_JOBS:-$(nproc)}" --target "${targets[@]}"
 }
 # Registers, stack and spills of every kernel, from what the compiler said while it built them; kept where nothing was rebuilt.
 # A kernel that spills does not build at all (-warn-spills, and warnings are errors).
@@ -92,7 +99,7 @@ resources() {
   rm -f "$report.new"
   if [[ -e $report ]]; then cp "$report" "$output/"; fi
 }
-timed build "${DMUON_GPU_BUILD_LIMIT:-1800}" build_all || { finish; exit 1; }
+timed build "${DMUON_GPU_BUILD_LIMIT:-$((build_only ? 1800 : 300))}" build_all || { finish; exit 1; }
 resources
 if ((build_only)); then finish; exit; fi
 

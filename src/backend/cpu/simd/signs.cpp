@@ -16,9 +16,8 @@ inline uint64_t mix(uint64_t z) {
   return z ^ (z >> 31);
 }
 // Bit j: the sign of a zero at index + j.
-inline uint64_t zero_signs(uint64_t key, int64_t index) {
-  const uint64_t block = static_cast<uint64_t>(index / word_bits);
-  const int64_t shift = index % word_bits;
+inline uint64_t zero_signs(uint64_t key, uint64_t index) {
+  const uint64_t block = index / word_bits, shift = index % word_bits;
   const uint64_t here = mix(key ^ mix(block)) >> shift;
   return shift == 0 ? here : here | mix(key ^ mix(block + 1)) << (word_bits - shift);
 }
@@ -84,7 +83,7 @@ template <class Bits>
 inline WordSigns word_signs(const Bits* in, typename Format<Bits>::Signed* largest) {
   using F = Format<Bits>;
   const auto* vectors = reinterpret_cast<const typename F::Unaligned*>(in);
-  typename F::Vector v[F::vectors];  // twice, so that both uses fit into registers
+  typename F::Vector v[F::vectors];
 #pragma GCC unroll 16
   for (int64_t i = 0; i < F::vectors; ++i) {
     const auto magnitude = reinterpret_cast<typename F::Signed>(vectors[i] & F::magnitude);
@@ -92,6 +91,7 @@ inline WordSigns word_signs(const Bits* in, typename Format<Bits>::Signed* large
     *largest = magnitude > *largest ? magnitude : *largest;
   }
   const uint64_t zeros = sign_bits(v);
+  asm volatile("" ::: "memory");  // loaded once more: kept, the vectors would not fit into registers beside their masks
 #pragma GCC unroll 16
   for (int64_t i = 0; i < F::vectors; ++i) v[i] = vectors[i];
   return {~(sign_bits(v) | zeros), zeros};
@@ -164,7 +164,7 @@ class Packer {
       : in_(in),
         words_(task.words),
         key_(task.key),
-        tensor_first_(task.piece.first),
+        tensor_first_(static_cast<uint64_t>(task.piece.first)),
         walk_(task.piece, begin, segment),
         header_(task.header) {}
 
@@ -231,7 +231,8 @@ class Packer {
   }
 
   void store(int64_t first, const WordSigns& signs) {
-    words_[first / word_bits] = signs.positive | (signs.zero & zero_signs(key_, tensor_first_ + first));
+    const auto index = static_cast<uint64_t>(first);
+    words_[index / word_bits] = signs.positive | (signs.zero & zero_signs(key_, tensor_first_ + index));
   }
 
   // Bit j of non_zero: element first + j is not zero.
@@ -248,7 +249,7 @@ class Packer {
   const Bits* in_;
   uint64_t* words_;
   uint64_t key_;
-  int64_t tensor_first_;
+  uint64_t tensor_first_;
   SegmentWalk walk_;
   HeaderWriter header_;
 };
