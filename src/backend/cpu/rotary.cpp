@@ -8,6 +8,8 @@
 namespace dmuon::cpu {
 namespace {
 
+constexpr int64_t worthwhile_elements = 16384, worthwhile_angles = 65536;
+
 // Cosine and sine of every pair at every position that occurs, taken once a launch by the C library: sequences of a batch share
 // positions and heads share angles, so this is a small part of the work and exact to a unit in the last place at any position.
 class Turns {
@@ -28,7 +30,7 @@ class Turns {
     const auto count = static_cast<int64_t>(distinct.size());
     cosines_.resize(static_cast<size_t>(count * half_));
     sines_.resize(cosines_.size());
-    team.split(count, 1, 2048 / std::max<int64_t>(1, half_), [&](int, int64_t begin, int64_t end) {
+    team.split(count, 1, worthwhile_angles / std::max<int64_t>(1, half_), [&](int, int64_t begin, int64_t end) {
       for (int64_t p = begin; p < end; ++p)
         for (int64_t i = 0; i < half_; ++i) {
           const float angle = static_cast<float>(distinct[static_cast<size_t>(p)]) * frequencies[static_cast<size_t>(i)];
@@ -54,8 +56,6 @@ simd::RotaryTask task_of(const RotaryForward& f, const Tensor& like) {
   task.output = optional_data(f.output), task.inverse_deviation = optional_data(f.inverse_deviation);
   return task;
 }
-
-constexpr int64_t worthwhile_elements = 16384;
 
 }  // namespace
 
