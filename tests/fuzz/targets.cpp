@@ -1,0 +1,123 @@
+#include "fuzz/targets.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "dmuon/core/error.h"
+#include "dmuon/core/text.h"
+#include "dmuon/io/huggingface.h"
+#include "models/gpt2_huggingface.h"
+#include "models/qwen_huggingface.h"
+
+namespace dmuon::fuzz {
+namespace {
+
+void demand(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "fuzz: %s\n", what);
+  std::abort();
+}
+
+// A folder of this process, made once.
+const Path& folder() {
+  static const Path path = [] {
+    std::string pattern = access("/dev/shm", W_OK | X_OK) == 0 ? "/dev/shm/dmuon-fuzz-XXXXXX" : "/tmp/dmuon-fuzz-XXXXXX";
+    demand(mkdtemp(pattern.data()) != nullptr, "no temporary folder");
+    static std::string made = pattern;
+    std::atexit([] { std::filesystem::remove_all(made); });
+    return Path(made);
+  }();
+  return path;
+}
+
+void put(const Path& path, std::string_view content) {
+  FILE* file = std::fopen(path.c_str(), "wb");
+  demand(file != nullptr, "cannot write");
+  std::fwrite(content.data(), 1, content.size(), file);
+  std::fclose(file);
+}
+
+// Every accepted tensor can be read, its size is that of its shape, and it lies in the file.
+void read_all(const SafetensorsReader& reader) {
+  int64_t bytes = 0;
+  for (const SafetensorsEntry& entry : reader.entries()) {
+    demand(entry.offset >= 8 && entry.bytes >= 0 && entry.offset + entry.bytes <= reader.file_bytes(), "a tensor leaves its file");
+    if (entry.element_type) demand(entry.bytes == entry.shape.elements() * size_of(*entry.element_type), "a tensor of another size");
+    std::vector<char> data(static_cast<size_t>(entry.bytes));
+    reader.read(entry.name, data.data(), entry.bytes);
+    bytes += entry.bytes;
+#ifdef DMUON_FUZZ_PLANTED_BUG
+    // The bug to be found: it trusts that everything has four bytes an element.
+    std::vector<char> copy(data.size());
+    std::memcpy(copy.data(), data.data(), static_cast<size_t>(entry.shape.elements()) * 4);
+#endif
+  }
+  demand(bytes < reader.file_bytes(), "tensors larger than their file");
+}
+
+const std::vector<ModelFamily>& families() {
+  static const std::vector<ModelFamily> all = {{"gpt2", {}, gpt2_huggingface()}, {"qwen", {}, qwen_huggingface()}};
+  return all;
+}
+
+}  // namespace
+
+void safetensors(std::string_view input) {
+  const Path file = folder() / "model.safetensors";
+  put(file, input);
+  try {
+    read_all(SafetensorsReader(file));
+  } catch (const Error&) {
+  }
+}
+
+void shards(std::string_view input) {
+  if (input.size() < 2) return;
+  const size_t length = static_cast<unsigned char>(input[0]) + 256U * static_cast<unsigned char>(input[1]);
+  put(folder() / "model.safetensors.index.json", input.substr(2, length));
+  put(folder() / "a.safetensors", input.size() - 2 > length ? input.substr(2 + length) : std::string_view());
+  try {
+    const HuggingFaceFiles files(folder());
+    for (const std::string& name : files.names()) {
+      const HuggingFaceFiles::Location* location = files.find(name);
+      demand(location != nullptr && location->entry->name == name, "a listed tensor that cannot be found");
+      demand(location->file->path().parent_path() == folder(), "a shard outside the directory");
+      read_all(*location->file);
+    }
+  } catch (const Error&) {
+  }
+}
+
+void config(std::string_view input) {
+  try {
+    const HuggingFaceModel model = parse_huggingface_config(input, "config.json", families());
+    const Json& s = model.settings;
+    const int64_t layers = s.at("layers").as_integer();
+    demand(layers >= 1 && layers <= 4096, "layers out of range");
+    if (layers > 64) return;  // time, not correctness
+    const HuggingFaceLayout layout = model.family.huggingface.layout(s);
+    for (const HuggingFaceTensor& tensor : layout.tensors) {
+      int64_t rows = 0;
+      for (const HuggingFacePart& part : tensor.parts) rows += part.rows;
+      demand(rows == tensor.shape[tensor.transposed ? 1 : 0], "the parts of a tensor do not fill it");
+    }
+    // What is written for these settings reads back as the same settings.
+    Json written = model.family.huggingface.config(s);
+#ifdef DMUON_FUZZ_PLANTED_BUG
+    written.set(s.at("family") == Json("gpt2") ? "n_head" : "num_attention_heads", 1);
+#endif
+    demand(parse_huggingface_config(written.dump(), "written", families()).settings == s, "settings that change in a round trip");
+  } catch (const Error&) {
+  }
+}
+
+std::span<const Target> targets() {
+  static constexpr Target all[] = {{"safetensors", safetensors}, {"shards", shards}, {"config", config}};
+  return all;
+}
+
+}  // namespace dmuon::fuzz

@@ -1,0 +1,22 @@
+// What the fuzzers feed: each target takes any bytes and must end in success or in a typed error (dmuon::Error). Anything else, a
+// crash, another exception, a value outside the file, ends the process. scripts/fuzz.sh runs them under libFuzzer;
+// test_fuzz_corpus.cpp replays the corpus in the ordinary tests.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace dmuon::fuzz {
+
+void safetensors(std::string_view input);  // a safetensors file
+void shards(std::string_view input);       // two bytes n | n bytes of model.safetensors.index.json | the file a.safetensors
+void config(std::string_view input);       // a config.json, and the layout of what it describes
+
+struct Target {
+  const char* name;  // of its folder in corpus/
+  void (*run)(std::string_view input);
+};
+std::span<const Target> targets();
+
+}  // namespace dmuon::fuzz
