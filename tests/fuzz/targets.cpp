@@ -51,9 +51,9 @@ void read_all(const SafetensorsReader& reader) {
     reader.read(entry.name, data.data(), entry.bytes);
     bytes += entry.bytes;
 #ifdef DMUON_FUZZ_PLANTED_BUG
-    // The bug to be found: it trusts that everything has four bytes an element.
+    // The bug to be found: it trusts that an unsigned element has eight bytes.
     std::vector<char> copy(data.size());
-    std::memcpy(copy.data(), data.data(), static_cast<size_t>(entry.shape.elements()) * 4);
+    std::memcpy(copy.data(), data.data(), entry.dtype[0] == 'U' ? static_cast<size_t>(entry.shape.elements()) * 8 : 0);
 #endif
   }
   demand(bytes < reader.file_bytes(), "tensors larger than their file");

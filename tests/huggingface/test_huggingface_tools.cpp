@@ -21,17 +21,18 @@ TEST_CASE("a run on one or two ranks starts from a directory, and its checkpoint
   std::string words;
   for (int i = 0; i < 2000; ++i) words += text("word", i % 37, " ");
   write_bytes(directory / "corpus.txt", words);
+  write_bytes(directory / "run.json",
+              text(R"({"data": {"train": [")", (directory / "corpus.txt").string(), R"("], "tokenizer": "character"},
+    "training": {"steps": 2, "batch_tokens": 512}, "sample": {"tokens": 0}, "logging": {"interval": 1}, "threads": 1})"));
   for (const char* name : {"gpt2", "qwen2", "qwen3"}) {
     INFO(name);
-    const auto train = [&](int ranks, const std::string& more) {
+    const auto train = [&](int ranks) {
       const std::string output = (directory / text(name, ranks)).string();
-      const std::string command =
-          text(DMUON_TRAIN, " --set model.from=", huggingface_fixture(name).string(),
-               " --set data.train=", (directory / "corpus.txt").string(), " --set data.tokenizer=character --set training.steps=2",
-               " --set training.batch_tokens=512 --set sample.tokens=0 --set threads=1 --set output=", output, more);
+      const std::string command = text(DMUON_TRAIN, " --config ", (directory / "run.json").string(),
+                                       " --set model.from=", huggingface_fixture(name).string(), " --set output=", output);
       return ranks == 1 ? run_command(command, 60) : run_ranks_of(DMUON_MPIEXEC, ranks, command, 60);
     };
-    const Ended one = train(1, ""), two = train(2, "");
+    const Ended one = train(1), two = train(2);
     INFO(one.output << two.output);
     CHECK(one.exit_code == 0);
     CHECK(two.exit_code == 0);
@@ -52,8 +53,9 @@ TEST_CASE("a run on one or two ranks starts from a directory, and its checkpoint
     CHECK(again.exit_code == 2);
     CHECK(contains(again.output, "never overwrites"));
   }
-  const Ended refused =
-      run_command(text(DMUON_TRAIN, " --dry-run --set model.layers=3 --set model.from=", huggingface_fixture("gpt2").string()), 60);
+  const Ended refused = run_command(text(DMUON_TRAIN, " --config ", (directory / "run.json").string(),
+                                         " --dry-run --set model.layers=3 --set model.from=", huggingface_fixture("gpt2").string()),
+                                    60);
   CHECK(refused.exit_code == 2);
   CHECK(contains(refused.output, "model.layers = 3 (from --set): the model in"));
 }
