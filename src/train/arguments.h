@@ -1,11 +1,13 @@
-// The command lines of dmuon_train and dmuon_generate.
+// The command line of dmuon_train, and what all command lines share.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "dmuon/train/generator.h"
+namespace CLI {
+class App;
+}
 
 namespace dmuon {
 
@@ -19,16 +21,6 @@ struct TrainArguments {
   int dry_run_ranks = 0;  // ranks to plan for in a dry run; 0: those of the job
 };
 
-struct GenerateArguments {
-  std::string checkpoint;
-  std::string prompt;
-  std::string prompt_file;
-  int64_t count = 1;
-  int64_t threads = 0;
-  std::string device = "auto";
-  GenerationOptions options;
-};
-
 // The parsed arguments, or the exit code after help, version or a usage error were printed.
 template <class Arguments>
 struct ParseResult {
@@ -36,6 +28,9 @@ struct ParseResult {
   int exit_code = 0;
 };
 ParseResult<TrainArguments> parse_train_arguments(int argc, char** argv);
-ParseResult<GenerateArguments> parse_generate_arguments(int argc, char** argv);
+
+// Parses with the options of `app`: nothing when the program may go on, or the exit code after help, version or a usage error were
+// printed.
+std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv);
 
 }  // namespace dmuon

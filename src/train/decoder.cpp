@@ -1,0 +1,118 @@
+#include "train/decoder.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace dmuon {
+
+Decoder::Decoder(Backend& backend, Model& model, int64_t capacity, bool cached)
+    : backend_(backend), model_(model), capacity_(capacity), cached_(cached) {}
+
+int64_t Decoder::length() const {
+  size_t longest = 0;
+  for (const std::vector<int32_t>& text : texts_) longest = std::max(longest, text.size());
+  return static_cast<int64_t>(longest);
+}
+
+Tensor Decoder::forward(std::span<const int32_t> ids, std::span<const int32_t> positions, int64_t sequences, ModelCache* cache) {
+  ExecutionContext context{backend_, backend_.compute_stream()};
+  const Shape shape{sequences, static_cast<int64_t>(ids.size()) / sequences};
+  const Tensor tokens = backend_.allocate(shape, DType::int32, MemoryCategory::data, "tokens");
+  const Tensor places = backend_.allocate(shape, DType::int32, MemoryCategory::data, "positions");
+  backend_.copy_from_host(context.stream, ids.data(), tokens);
+  backend_.copy_from_host(context.stream, positions.data(), places);
+  const Tensor result = model_.forward(context, tokens, places, cache, true).value();
+  if (result.dtype() == DType::float32) return result;
+  const Tensor wide = backend_.allocate(result.shape(), DType::float32, MemoryCategory::activations, "logits");
+  backend_.copy(context.stream, result, wide);
+  return wide;
+}
+
+void Decoder::keep_logits(const Tensor& logits, size_t text) {
+  columns_ = static_cast<size_t>(logits.size(-1));
+  logits_.resize(texts_.size() * columns_);
+  backend_.copy_to_host(backend_.compute_stream(), logits, logits_.data() + text * columns_);
+}
+
+// Row `row` alone, ready to read its text so that it ends at `length`, as all do.
+ModelCache Decoder::row_of_cache(size_t row, int64_t length) const {
+  const int64_t first = length - static_cast<int64_t>(texts_[row].size());
+  ModelCache view;
+  for (const AttentionCache& layer : cache_.layers)
+    view.layers.push_back({layer.key.slice(static_cast<int64_t>(row), 1), layer.value.slice(static_cast<int64_t>(row), 1), first, {first}});
+  return view;
+}
+
+void Decoder::copy_row(size_t from, size_t to) {
+  Stream& stream = backend_.compute_stream();
+  for (const AttentionCache& layer : cache_.layers)
+    for (const Tensor* store : {&layer.key, &layer.value})
+      backend_.copy(stream, store->slice(static_cast<int64_t>(from), 1), store->slice(static_cast<int64_t>(to), 1));
+  std::copy_n(logits_.data() + from * columns_, columns_, logits_.data() + to * columns_);
+}
+
+void Decoder::read(std::span<const std::span<const int32_t>> texts) {
+  texts_.clear();
+  for (const auto& text : texts) texts_.emplace_back(text.begin(), text.end());
+  if (cached_) {
+    if (cache_.layers.empty()) cache_ = model_.make_cache(backend_, static_cast<int64_t>(texts_.size()), capacity_);
+    for (AttentionCache& layer : cache_.layers) layer.length = 0, layer.first.clear();
+  }
+  read_rows();
+}
+
+void Decoder::read_rows() {
+  const int64_t end = length();
+  for (size_t row = 0; row < texts_.size(); ++row) {
+    const std::vector<int32_t>& text = texts_[row];
+    std::vector<int32_t> positions(text.size());
+    std::iota(positions.begin(), positions.end(), 0);
+    if (texts_.size() == 1 || !cached_) {
+      keep_logits(forward(text, positions, 1, cached_ ? &cache_ : nullptr), row);
+      continue;
+    }
+    const auto equal = std::find(texts_.begin(), texts_.begin() + static_cast<std::ptrdiff_t>(row), text) - texts_.begin();
+    if (const auto twin = static_cast<size_t>(equal); twin < row) {
+      copy_row(twin, row);
+      continue;
+    }
+    ModelCache view = row_of_cache(row, end);
+    keep_logits(forward(text, positions, 1, &view), row);
+  }
+  if (!cached_ || texts_.size() == 1) return;
+  for (AttentionCache& layer : cache_.layers) {
+    layer.length = end;
+    for (const std::vector<int32_t>& text : texts_) layer.first.push_back(end - static_cast<int64_t>(text.size()));
+  }
+}
+
+void Decoder::append(std::span<const int32_t> ids) {
+  for (size_t row = 0; row < texts_.size(); ++row) texts_[row].push_back(ids[row]);
+  if (!cached_) {
+    read_rows();
+    return;
+  }
+  std::vector<int32_t> positions;
+  for (const std::vector<int32_t>& text : texts_) positions.push_back(static_cast<int32_t>(text.size()) - 1);
+  keep_logits(forward(ids, positions, static_cast<int64_t>(ids.size()), &cache_), 0);
+}
+
+void Decoder::remove(size_t text) {
+  const size_t last = texts_.size() - 1;
+  const auto at = static_cast<std::ptrdiff_t>(text);
+  texts_.erase(texts_.begin() + at);
+  logits_.erase(logits_.begin() + at * static_cast<std::ptrdiff_t>(columns_),
+                logits_.begin() + (at + 1) * static_cast<std::ptrdiff_t>(columns_));
+  if (!cached_) return;
+  Stream& stream = backend_.compute_stream();
+  for (AttentionCache& layer : cache_.layers) {
+    for (Tensor* store : {&layer.key, &layer.value}) {
+      for (size_t row = text; row < last; ++row)
+        backend_.copy(stream, store->slice(static_cast<int64_t>(row) + 1, 1), store->slice(static_cast<int64_t>(row), 1));
+      if (last > 0) *store = store->slice(0, static_cast<int64_t>(last));
+    }
+    if (!layer.first.empty()) layer.first.erase(layer.first.begin() + at);
+  }
+}
+
+}  // namespace dmuon

@@ -1,0 +1,58 @@
+#include "train/load_model.h"
+
+#include "dmuon/core/error.h"
+#include "dmuon/core/text.h"
+#include "dmuon/io/checkpoint_reader.h"
+#include "train/run.h"
+
+namespace dmuon {
+namespace {
+
+void read_parameters(Backend& backend, const Inventory& inventory, const CheckpointReader& reader) {
+  std::vector<ExpectedTensor> expected;
+  for (const ParameterDeclaration& parameter : inventory.parameters())
+    expected.push_back({parameter.name, DType::float32, parameter.shape});
+  reader.check_tensors(expected, true);
+  for (const ParameterDeclaration& parameter : inventory.parameters()) {
+    std::vector<float> host(static_cast<size_t>(parameter.shape.elements()));
+    reader.read_tensor(parameter.name, host.data(), parameter.shape.elements() * 4);
+    parameter.state->value = backend.allocate(parameter.shape, DType::float32, MemoryCategory::parameters, parameter.name);
+    backend.copy_from_host(backend.compute_stream(), host.data(), parameter.state->value);
+  }
+}
+
+LoadedModel load_checkpoint(Backend& backend, const std::string& path, TokenizerHandle tokenizer,
+                            const std::vector<ModelFamily>& families) {
+  const CheckpointReader reader(resolve_checkpoint(path));
+  LoadedModel loaded;
+  loaded.origin = reader.path().string();
+  loaded.settings = parse_json(reader.text_of("model.json"), "model.json");
+  loaded.tokenizer = std::move(tokenizer);
+  if (!loaded.tokenizer && reader.has_text("tokenizer.json"))
+    loaded.tokenizer = tokenizer_from_json(parse_json(reader.text_of("tokenizer.json"), "tokenizer.json"));
+  loaded.model = find_family(families, loaded.settings.at("family").as_string()).make(loaded.settings);
+  read_parameters(backend, loaded.model->inventory(), reader);
+  return loaded;
+}
+
+}  // namespace
+
+LoadedModel load_model(Backend& backend, const std::string& path, const std::string& tokenizer, const std::vector<ModelFamily>& families) {
+  TokenizerHandle given;
+  if (!tokenizer.empty()) given = tokenizer == "byte" ? make_byte_tokenizer() : read_tokenizer(tokenizer);
+  LoadedModel loaded = load_checkpoint(backend, path, std::move(given), families);
+  const int64_t classes = loaded.model->facts().vocabulary_size;
+  if (loaded.tokenizer && loaded.tokenizer->vocabulary_size() > classes)
+    throw DataError(text("the tokenizer has ", loaded.tokenizer->vocabulary_size(), " ids, the model in ", loaded.origin, " knows ",
+                         classes, "; give the model's own with --tokenizer"));
+  return loaded;
+}
+
+const Tokenizer& require_tokenizer(const LoadedModel& loaded) {
+  if (loaded.tokenizer) return *loaded.tokenizer;
+  throw CheckpointError(text(loaded.origin,
+                             " holds no tokenizer (it was trained on token files), so text cannot be read or written; give one with "
+                             "--tokenizer"));
+}
+
+}  // namespace dmuon
