@@ -49,7 +49,7 @@ int main(int argc, char** argv) {
       bench::newton_schulz_error_benchmark(), bench::optimizer_step_benchmark(), bench::overlap_benchmark(),
       bench::step_ratio_benchmark(),          bench::collectives_benchmark(),    bench::symmetric_product_benchmark(),
       bench::sign_kernels_benchmark(),        bench::sign_transport_benchmark(), bench::weak_scaling_benchmark(),
-      bench::device_update_benchmark(),
+      bench::device_update_benchmark(),       bench::decode_benchmark(),
   };
   CLI::App app("Measures dmuon's kernels as ratios to what the machine can do.");
   app.require_subcommand(1);

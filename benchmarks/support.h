@@ -30,6 +30,7 @@ Benchmark gemm_benchmark();
 Benchmark collectives_benchmark();
 Benchmark symmetric_product_benchmark();
 Benchmark bandwidth_benchmark();
+Benchmark decode_benchmark();
 Benchmark kernels_benchmark();
 Benchmark train_step_benchmark();
 Benchmark memory_benchmark();

@@ -133,6 +133,9 @@ void every_size(Comparison& compare) {
           multiply(compare, m, n, k, transpose_a, transpose_b, plain);
           multiply(compare, m, n, k, transpose_a, transpose_b, mixed);
         }
+  for (int64_t m : {2, 4, 5, 6, 7, 8, 9})  // as many rows as texts are decoded together
+    for (auto [n, k] : {std::pair<int64_t, int64_t>{1, 3}, {37, 65}, {300, 129}})
+      for (const Scaling& scaling : {plain, biased, added, mixed}) multiply(compare, m, n, k, false, true, scaling);
   for (const Scaling& scaling : {plain, biased, added}) {
     multiply(compare, 129, 97, 257, false, true, scaling);
     multiply(compare, 129, 257, 97, false, false, scaling);

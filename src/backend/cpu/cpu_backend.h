@@ -26,6 +26,9 @@ class Matrix final : public MatrixKernels, Family {
   void batched_product(Stream& stream, const BatchedProduct& arguments) override;
   void product_sequence(Stream& stream, const ProductSequence& arguments) override;
   void column_sum(Stream& stream, const ColumnSum& arguments) override;
+
+ private:
+  void multiply_few_rows(Stream& stream, const Multiply& arguments);
 };
 
 class Attention final : public AttentionKernels, Family {

@@ -118,10 +118,27 @@ void start_with_bias(const simd::Table& simd, const Team& team, const Multiply& 
 
 }  // namespace
 
+// Rows of the weight are split between the threads.
+void Matrix::multiply_few_rows(Stream& stream, const Multiply& m) {
+  const ProductShape shape(m.a, false, m.c);
+  const Team team = backend_.team(stream);
+  const simd::Table& simd = backend_.simd();
+  backend_.launch(stream, "multiply", flops_of(m), {m.a, m.b, m.c, m.bias}, [=, &simd] {
+    if (shape.m == 0 || shape.n == 0) return;
+    simd::FewRowsTask task;
+    task.m = shape.m, task.n = shape.n, task.k = shape.k;
+    task.x = m.a.data<float>(), task.w = m.b.data<float>(), task.y = m.c.data<float>(), task.bias = optional_data(m.bias);
+    task.alpha = static_cast<float>(m.alpha), task.beta = static_cast<float>(m.beta);
+    const int64_t worthwhile = 32768 / std::max<int64_t>(1, shape.k);
+    team.split(shape.n, 8, worthwhile, [&](int, int64_t begin, int64_t end) { simd.few_rows_product(task, begin, end); });
+  });
+}
+
 void Matrix::multiply(Stream& stream, const Multiply& m) {
   const ProductShape shape(m.a, m.transpose_a, m.c);
   const Team team = backend_.team(stream);
   const simd::Table& simd = backend_.simd();
+  if (shape.m <= simd::FewRowsTask::most_rows && !m.transpose_a && m.transpose_b) return multiply_few_rows(stream, m);
   LibraryGemm* library = shape.k > 0 ? backend_.library_gemm() : nullptr;
   const int64_t floats = library ? 0 : workspace_floats(simd, shape);
   const Tensor workspace = backend_.workspace(floats * team.parts, "packed panels of a product");

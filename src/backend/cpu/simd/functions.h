@@ -9,6 +9,7 @@ using namespace dmuon::simd;  // the argument structs
 
 int64_t gemm_workspace_floats(int64_t m, int64_t n, int64_t k);
 void gemm(const GemmTask& task);
+void few_rows_product(const FewRowsTask& task, int64_t begin, int64_t end);
 int64_t attention_forward_workspace_floats(const AttentionTask& task);
 void attention_forward(const AttentionTask& task, int64_t batch, int64_t head, int64_t begin, int64_t end, float* workspace);
 int64_t attention_backward_workspace_floats(const AttentionTask& task);

@@ -27,6 +27,7 @@ const Table table = {
     .tile_columns = tile_columns,
     .gemm_workspace_floats = gemm_workspace_floats,
     .gemm = gemm,
+    .few_rows_product = few_rows_product,
     .attention_forward_workspace_floats = attention_forward_workspace_floats,
     .attention_forward = attention_forward,
     .attention_backward_workspace_floats = attention_backward_workspace_floats,

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "backend/cpu/simd/attention.h"
+#include "backend/cpu/simd/few_rows.h"
 #include "backend/cpu/simd/gemm.h"
 #include "backend/cpu/simd/optimizer.h"
 #include "backend/cpu/simd/row_kernels.h"
@@ -18,6 +19,8 @@ struct Table {
 
   int64_t (*gemm_workspace_floats)(int64_t m, int64_t n, int64_t k);
   void (*gemm)(const GemmTask& task);
+  // Columns [begin, end).
+  void (*few_rows_product)(const FewRowsTask& task, int64_t begin, int64_t end);
 
   // Queries [begin, end) of one head.
   int64_t (*attention_forward_workspace_floats)(const AttentionTask& task);
