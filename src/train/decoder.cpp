@@ -8,11 +8,7 @@ namespace dmuon {
 Decoder::Decoder(Backend& backend, Model& model, int64_t capacity, bool cached)
     : backend_(backend), model_(model), capacity_(capacity), cached_(cached) {}
 
-int64_t Decoder::length() const {
-  size_t longest = 0;
-  for (const std::vector<int32_t>& text : texts_) longest = std::max(longest, text.size());
-  return static_cast<int64_t>(longest);
-}
+int64_t Decoder::length() const { return texts_.empty() ? 0 : static_cast<int64_t>(texts_.front().size()); }
 
 Tensor Decoder::forward(std::span<const int32_t> ids, std::span<const int32_t> positions, int64_t sequences, ModelCache* cache) {
   ExecutionContext context{backend_, backend_.compute_stream()};
@@ -34,12 +30,11 @@ void Decoder::keep_logits(const Tensor& logits, size_t text) {
   backend_.copy_to_host(backend_.compute_stream(), logits, logits_.data() + text * columns_);
 }
 
-// Row `row` alone, ready to read its text so that it ends at `length`, as all do.
-ModelCache Decoder::row_of_cache(size_t row, int64_t length) const {
-  const int64_t first = length - static_cast<int64_t>(texts_[row].size());
+// Row `row` alone, and empty.
+ModelCache Decoder::row_of_cache(size_t row) const {
   ModelCache view;
   for (const AttentionCache& layer : cache_.layers)
-    view.layers.push_back({layer.key.slice(static_cast<int64_t>(row), 1), layer.value.slice(static_cast<int64_t>(row), 1), first, {first}});
+    view.layers.push_back({layer.key.slice(static_cast<int64_t>(row), 1), layer.value.slice(static_cast<int64_t>(row), 1), 0});
   return view;
 }
 
@@ -56,13 +51,12 @@ void Decoder::read(std::span<const std::span<const int32_t>> texts) {
   for (const auto& text : texts) texts_.emplace_back(text.begin(), text.end());
   if (cached_) {
     if (cache_.layers.empty()) cache_ = model_.make_cache(backend_, static_cast<int64_t>(texts_.size()), capacity_);
-    for (AttentionCache& layer : cache_.layers) layer.length = 0, layer.first.clear();
+    for (AttentionCache& layer : cache_.layers) layer.length = 0;
   }
   read_rows();
 }
 
 void Decoder::read_rows() {
-  const int64_t end = length();
   for (size_t row = 0; row < texts_.size(); ++row) {
     const std::vector<int32_t>& text = texts_[row];
     std::vector<int32_t> positions(text.size());
@@ -76,14 +70,11 @@ void Decoder::read_rows() {
       copy_row(twin, row);
       continue;
     }
-    ModelCache view = row_of_cache(row, end);
+    ModelCache view = row_of_cache(row);
     keep_logits(forward(text, positions, 1, &view), row);
   }
   if (!cached_ || texts_.size() == 1) return;
-  for (AttentionCache& layer : cache_.layers) {
-    layer.length = end;
-    for (const std::vector<int32_t>& text : texts_) layer.first.push_back(end - static_cast<int64_t>(text.size()));
-  }
+  for (AttentionCache& layer : cache_.layers) layer.length = length();
 }
 
 void Decoder::append(std::span<const int32_t> ids) {
@@ -92,8 +83,7 @@ void Decoder::append(std::span<const int32_t> ids) {
     read_rows();
     return;
   }
-  std::vector<int32_t> positions;
-  for (const std::vector<int32_t>& text : texts_) positions.push_back(static_cast<int32_t>(text.size()) - 1);
+  const std::vector<int32_t> positions(ids.size(), static_cast<int32_t>(length()) - 1);
   keep_logits(forward(ids, positions, static_cast<int64_t>(ids.size()), &cache_), 0);
 }
 
@@ -105,14 +95,12 @@ void Decoder::remove(size_t text) {
                 logits_.begin() + (at + 1) * static_cast<std::ptrdiff_t>(columns_));
   if (!cached_) return;
   Stream& stream = backend_.compute_stream();
-  for (AttentionCache& layer : cache_.layers) {
+  for (AttentionCache& layer : cache_.layers)
     for (Tensor* store : {&layer.key, &layer.value}) {
       for (size_t row = text; row < last; ++row)
         backend_.copy(stream, store->slice(static_cast<int64_t>(row) + 1, 1), store->slice(static_cast<int64_t>(row), 1));
       if (last > 0) *store = store->slice(0, static_cast<int64_t>(last));
     }
-    if (!layer.first.empty()) layer.first.erase(layer.first.begin() + at);
-  }
 }
 
 }  // namespace dmuon

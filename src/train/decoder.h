@@ -1,4 +1,4 @@
-// Several texts on their way through a model: prompts in, logits of the next token out, with one key/value cache.
+// Texts of one length on their way through a model: prompts in, logits of the next token out, with one key/value cache.
 #pragma once
 
 #include <span>
@@ -14,7 +14,7 @@ class Decoder {
   // step.
   Decoder(Backend& backend, Model& model, int64_t capacity, bool cached);
 
-  // Replaces what it knows by these texts (none empty, none longer than the capacity), each read by a pass of its own; the cache
+  // Replaces what it knows by these texts (of one length, from 1 to the capacity), each read by a pass of its own; the cache
   // is made by the first call for that number of texts, which no later one may exceed.
   void read(std::span<const std::span<const int32_t>> texts);
   // One token more for every text.
@@ -23,7 +23,7 @@ class Decoder {
   void remove(size_t text);
 
   size_t texts() const { return texts_.size(); }
-  int64_t length() const;  // positions taken by the longest text; no append where this is the capacity
+  int64_t length() const;  // of every text; no append where this is the capacity
   // Of the token after the last one; all the model's columns. Valid until the next call.
   std::span<float> logits(size_t text) { return std::span(logits_).subspan(text * columns_, columns_); }
 
@@ -32,14 +32,14 @@ class Decoder {
   void keep_logits(const Tensor& logits, size_t text);
   void read_rows();
   void copy_row(size_t from, size_t to);
-  ModelCache row_of_cache(size_t row, int64_t length) const;
+  ModelCache row_of_cache(size_t row) const;
 
   Backend& backend_;
   Model& model_;
   int64_t capacity_;
   bool cached_;
   std::vector<std::vector<int32_t>> texts_;
-  ModelCache cache_;  // empty without a cache; texts end together at its length
+  ModelCache cache_;  // empty without a cache
   std::vector<float> logits_;
   size_t columns_ = 0;
 };

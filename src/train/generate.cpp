@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
@@ -59,14 +60,6 @@ std::vector<Wanted> wanted_texts(const GenerateArguments& arguments, const Token
   return wanted;
 }
 
-// How many of the texts from `first` on are computed together: those that fit into the context; one that does not runs alone.
-size_t batch_from(const std::vector<Wanted>& wanted, size_t first, const GenerateArguments& arguments, int64_t context_length) {
-  const auto fits = [&](const Wanted& text) { return arguments.options.tokens <= context_length - static_cast<int64_t>(text.ids.size()); };
-  size_t count = 0;
-  while (first + count < wanted.size() && count < static_cast<size_t>(arguments.batch_size) && fits(wanted[first + count])) ++count;
-  return std::max<size_t>(count, 1);
-}
-
 void print(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
@@ -89,10 +82,9 @@ class Generation {
       : arguments_(arguments), backend_(backend), model_(*loaded.model), tokenizer_(require_tokenizer(loaded)) {}
 
   void run() {
-    const int64_t context_length = model_.facts().context_length;
-    wanted_ = wanted_texts(arguments_, tokenizer_, context_length);
+    wanted_ = wanted_texts(arguments_, tokenizer_, model_.facts().context_length);
     for (size_t first = 0; first < wanted_.size();) {
-      const size_t count = batch_from(wanted_, first, arguments_, context_length);
+      const size_t count = std::min(static_cast<size_t>(arguments_.batch_size), wanted_.size() - first);
       run_batch(first, count);
       first += count;
     }

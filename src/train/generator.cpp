@@ -14,7 +14,7 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-void check_prompts(const ModelFacts& facts, std::span<const std::vector<int32_t>> prompts, const GenerationOptions& options) {
+void check_prompts(const ModelFacts& facts, std::span<const std::vector<int32_t>> prompts) {
   for (const std::vector<int32_t>& prompt : prompts) {
     if (prompt.empty()) throw DataError("an empty prompt: give at least one token to start from");
     for (int32_t id : prompt)
@@ -23,9 +23,6 @@ void check_prompts(const ModelFacts& facts, std::span<const std::vector<int32_t>
     const auto length = static_cast<int64_t>(prompt.size());
     if (length > facts.context_length)
       throw DataError(text("the prompt has ", length, " tokens, the model reads at most ", facts.context_length, "; shorten it"));
-    if (prompts.size() > 1 && options.tokens > facts.context_length - length)
-      throw DataError(text("several texts together must fit into the context: ", length, " tokens of a prompt and ", options.tokens,
-                           " new ones exceed ", facts.context_length));
   }
 }
 
@@ -48,34 +45,25 @@ void read_again(Decoder& decoder, const std::vector<int32_t>& tokens, int64_t ca
   decoder.read(std::span(&last, 1));
 }
 
-}  // namespace
-
-GenerationResult generate_batch(Backend& backend, Model& model, std::span<const std::vector<int32_t>> prompts,
-                                const GenerationOptions& given, const TokenListener& on_token) {
-  const ModelFacts facts = model.facts();
-  GenerationOptions options = given;
-  options.classes = options.classes > 0 ? std::min(options.classes, facts.vocabulary_size) : facts.vocabulary_size;
-  check_prompts(facts, prompts, options);
-  GenerationResult result;
-  result.tokens.resize(prompts.size());
-  if (prompts.empty() || options.tokens <= 0) return result;
-
-  int64_t longest = 0;
+// Continues the prompts with these numbers, all of one length.
+void generate_together(Backend& backend, Model& model, std::span<const std::vector<int32_t>> prompts, const std::vector<size_t>& chosen,
+                       const GenerationOptions& options, const TokenListener& on_token, GenerationResult& result) {
+  const int64_t context_length = model.facts().context_length;
   std::vector<Running> running;
   std::vector<std::span<const int32_t>> texts;
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    running.push_back({i, prompts[i]});
-    texts.emplace_back(prompts[i]);
-    longest = std::max(longest, static_cast<int64_t>(prompts[i].size()));
-    result.prompt_tokens += static_cast<int64_t>(prompts[i].size());
+  for (size_t prompt : chosen) {
+    running.push_back({prompt, prompts[prompt]});
+    texts.emplace_back(prompts[prompt]);
+    result.prompt_tokens += static_cast<int64_t>(prompts[prompt].size());
   }
-  const int64_t capacity = options.tokens < facts.context_length - longest ? longest + options.tokens : facts.context_length;
+  const auto length = static_cast<int64_t>(texts.front().size());
+  const int64_t capacity = options.tokens < context_length - length ? length + options.tokens : context_length;
   Decoder decoder(backend, model, capacity, options.cache);
   const Clock::time_point start = Clock::now();
   decoder.read(texts);
-  result.prompt_seconds = seconds_since(start);
+  const double reading = seconds_since(start);
 
-  for (int64_t step = 0;; ++step) {
+  for (int64_t step = 0; !running.empty(); ++step) {
     std::vector<int32_t> next;
     for (size_t row = 0; row < running.size();) {
       Running& text = running[row];
@@ -94,11 +82,37 @@ GenerationResult generate_batch(Backend& backend, Model& model, std::span<const 
     }
     if (running.empty()) break;
     if (decoder.length() == capacity)
-      read_again(decoder, running.front().tokens, capacity);  // a single text: several fit by check_prompts
+      read_again(decoder, running.front().tokens, capacity);  // a single text
     else
       decoder.append(next);
   }
-  result.generation_seconds = seconds_since(start) - result.prompt_seconds;
+  result.prompt_seconds += reading;
+  result.generation_seconds += seconds_since(start) - reading;
+}
+
+}  // namespace
+
+GenerationResult generate_batch(Backend& backend, Model& model, std::span<const std::vector<int32_t>> prompts,
+                                const GenerationOptions& given, const TokenListener& on_token) {
+  const ModelFacts facts = model.facts();
+  GenerationOptions options = given;
+  options.classes = options.classes > 0 ? std::min(options.classes, facts.vocabulary_size) : facts.vocabulary_size;
+  check_prompts(facts, prompts);
+  GenerationResult result;
+  result.tokens.resize(prompts.size());
+  if (options.tokens <= 0) return result;
+  std::vector<std::vector<size_t>> groups;
+  for (size_t prompt = 0; prompt < prompts.size(); ++prompt) {
+    const size_t length = prompts[prompt].size();
+    const bool fits = options.tokens <= facts.context_length - static_cast<int64_t>(length);
+    const auto same = std::find_if(groups.begin(), groups.end(),
+                                   [&](const std::vector<size_t>& group) { return prompts[group.front()].size() == length; });
+    if (fits && same != groups.end())
+      same->push_back(prompt);
+    else
+      groups.push_back({prompt});
+  }
+  for (const std::vector<size_t>& group : groups) generate_together(backend, model, prompts, group, options, on_token, result);
   return result;
 }
 

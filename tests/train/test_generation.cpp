@@ -38,7 +38,7 @@ std::vector<double> naive_distribution(const std::vector<float>& logits, const G
 
 Json settings() { return with(tiny_settings(), {{"context_length", 24}, {"vocabulary_size", 23}, {"width", 12}}); }
 
-const std::vector<std::vector<int32_t>> prompts{{1, 2, 3}, {7}, {4, 4, 9, 11, 22}, {1, 2, 3}, {20, 0}};
+const std::vector<std::vector<int32_t>> prompts{{1, 2, 3}, {7}, {4, 4, 9}, {1, 2, 3}, {20, 0}};
 
 }  // namespace
 
@@ -94,7 +94,7 @@ TEST_CASE("texts: the same alone and together, with and without a cache, for any
     return true;
   });
   CHECK(heard == together.tokens);
-  CHECK(together.prompt_tokens == 14);
+  CHECK(together.prompt_tokens == 12);
   CHECK(together.generated_tokens == 5 * 16);
   options.cache = false;
   CHECK(generate_batch(*backend, *instance.model, prompts, options).tokens == together.tokens);
@@ -135,6 +135,8 @@ TEST_CASE("a text goes on when its context is full, the last half read again") {
   CHECK(cached.size() == 60);
   options.cache = false;
   CHECK(generate(*backend, *instance.model, prompts[0], options) == cached);
+  options.cache = true;  // beside another of its length: one by one, since both outgrow the context
+  CHECK(generate_batch(*backend, *instance.model, std::vector<std::vector<int32_t>>{prompts[0], prompts[2]}, options).tokens[0] == cached);
 }
 
 TEST_CASE("prompts that the model cannot read are refused by their numbers") {
@@ -156,6 +158,4 @@ TEST_CASE("prompts that the model cannot read are refused by their numbers") {
   CHECK_THAT(refusal({{-1}}), Contains("-1"));
   CHECK_THAT(refusal({std::vector<int32_t>(25, 1)}), Contains("25") && Contains("24"));
   CHECK(refusal({std::vector<int32_t>(24, 1)}) == "none");
-  CHECK_THAT(refusal({{1}, std::vector<int32_t>(21, 1)}), Contains("21") && Contains("24"));
-  CHECK(refusal({{1}, std::vector<int32_t>(20, 1)}) == "none");
 }

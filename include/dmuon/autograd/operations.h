@@ -55,11 +55,10 @@ ResidualNormalization residual_normalization(ExecutionContext& context, const Va
                                              const NormalizationOptions& options);
 
 // Attention memory of one layer for generation: keys and values of past positions, [B, capacity, G*D]. Memory of another dtype
-// than the first keys' is made anew. Sequences of different lengths end together: sequence b has its first position at first[b].
+// than the first keys' is made anew.
 struct AttentionCache {
   Tensor key, value;
-  int64_t length = 0;               // positions filled
-  std::vector<int64_t> first = {};  // one a sequence; empty: all begin at 0
+  int64_t length = 0;  // positions filled
 };
 
 struct AttentionOptions {

@@ -40,11 +40,12 @@ struct GenerationResult {
 // Called with the number of the prompt and each new token as it comes; false ends that text, this token being its last.
 using TokenListener = std::function<bool(size_t prompt, int32_t id)>;
 
-// Continues several prompts together: prompt p is text number options.sequence + p, and on the CPU its tokens are the same
-// alone and beside up to seven others (products of up to eight rows give the same bits per row). Each prompt is read by a pass of its own,
-// equal ones once; then every step is one pass for all texts that have not ended. DataError for an empty prompt, an id outside the model, a
-// prompt longer than the context (both lengths named), and for several prompts where the longest and options.tokens exceed the context. A
-// single text whose context is full goes on: its last half context is read again at the start positions.
+// Continues several prompts: prompt p is text number options.sequence + p, and on the CPU its tokens are the same alone and beside up
+// to seven others (products of up to eight rows give the same bits per row). Prompts of one length go together: each is read by a
+// pass of its own, equal ones once; then every step is one pass for all texts that have not ended. The lengths follow one another in
+// the order in which they first occur. DataError for an empty prompt, an id outside the model, and a prompt longer than the context
+// (both lengths named). Where a prompt and options.tokens exceed the context, its texts go one by one: when the context is full, the
+// last half of it is read again at the start positions.
 GenerationResult generate_batch(Backend& backend, Model& model, std::span<const std::vector<int32_t>> prompts,
                                 const GenerationOptions& options, const TokenListener& on_token = {});
 

@@ -52,18 +52,13 @@ Tensor attend_with_cache(ExecutionContext& context, const Variable& query, const
   const int64_t total = past + sizes.length;
   require_shape(total <= cache.key.size(1), "attention: ", sizes.length, " positions after ", past, " exceed the cache's capacity ",
                 cache.key.size(1));
-  require_shape(cache.first.empty() || static_cast<int64_t>(cache.first.size()) == sizes.batch, "attention: the cache knows the first of ",
-                cache.first.size(), " sequences, the query has ", sizes.batch);
   const Tensor output = context.allocate(query.shape(), query.value().dtype(), "attention");
   for (int64_t b = 0; b < sizes.batch; ++b) {
-    const int64_t first = cache.first.empty() ? 0 : cache.first[static_cast<size_t>(b)];
-    require_shape(first >= 0 && first <= past, "attention: sequence ", b, " of the cache begins at ", first, " of ", past, " positions");
     const auto append = [&](const Tensor& store, const Variable& fresh) {
       const Tensor sequence = store.slice(b, 1).flat();
       context.backend.copy(context.stream, fresh.value().slice(b, 1).flat(),
                            sequence.flat(past * group_columns, sizes.length * group_columns));
-      return sequence.flat(first * group_columns, (total - first) * group_columns)
-          .reshape(Shape{1, total - first, sizes.groups, sizes.channels});
+      return sequence.flat(0, total * group_columns).reshape(Shape{1, total, sizes.groups, sizes.channels});
     };
     const Shape query_shape{1, sizes.length, sizes.heads, sizes.channels};
     AttentionForward forward;
@@ -73,7 +68,7 @@ Tensor attend_with_cache(ExecutionContext& context, const Variable& query, const
     forward.output = output.slice(b, 1).reshape(query_shape);
     forward.scale = 1.0 / std::sqrt(static_cast<double>(sizes.channels));
     forward.causal = options.causal;
-    forward.key_offset = past - first;
+    forward.key_offset = past;
     context.backend.attention().forward(context.stream, forward);
   }
   cache.length = total;

@@ -106,6 +106,80 @@ float softmax_row(float* scores, int64_t count, int64_t padded, float& maximum_s
   return factor;
 }
 
+// What follows is for a single query, as each step of decoding has: keys and values are read once, so nothing is packed.
+
+// sum over depth of a[i] * b[i], for `count` <= 4 rows of b.
+template <int count>
+inline void dot_rows(const float* a, const float* b, int64_t stride, int64_t depth, float scale, float* out) {
+  Floats sums[count];
+  for (int r = 0; r < count; ++r) sums[r] = Floats{};
+  int64_t i = 0;
+  for (; i + lanes <= depth; i += lanes)
+#pragma GCC unroll 4
+    for (int r = 0; r < count; ++r) sums[r] = multiply_add(load(a + i), load(b + r * stride + i), sums[r]);
+  for (int r = 0; r < count; ++r) {
+    float rest = 0.0f;
+    for (int64_t j = i; j < depth; ++j) rest += a[j] * b[r * stride + j];
+    out[r] = scale * (horizontal_sum(sums[r]) + rest);
+  }
+}
+
+// sums[0, vectors * lanes) = factor * sums + sum over rows of weights[r] * rows[r].
+template <int vectors>
+inline void add_weighted_rows(const float* weights, const float* rows, int64_t stride, int64_t count, float factor, float* sums) {
+  Floats total[vectors];
+#pragma GCC unroll 4
+  for (int v = 0; v < vectors; ++v) total[v] = factor * load(sums + v * lanes);
+  for (int64_t r = 0; r < count; ++r, rows += stride) {
+    __builtin_prefetch(rows + 8 * stride);
+    const Floats weight = broadcast(weights[r]);
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) total[v] = multiply_add(weight, load(rows + v * lanes), total[v]);
+  }
+#pragma GCC unroll 4
+  for (int v = 0; v < vectors; ++v) store(sums + v * lanes, total[v]);
+}
+
+void attend_one(const AttentionTask& task, int64_t batch, int64_t head, float* workspace) {
+  const int64_t D = task.depth, H = task.heads, G = task.key_heads, stride = G * D;
+  const float* query = task.query + (batch * H + head) * D;
+  const int64_t start = (batch * task.keys * G + head / (H / G)) * D;
+  const int64_t used = visible(task, 0, 0, task.keys);
+  float* scores = workspace;
+  float* sums = scores + forward_stride;
+  float top = -__builtin_inff(), total = 0.0f, factors[forward_keys];
+  clear(sums, D);
+  for (int64_t first = 0; first < used; first += forward_keys) {
+    const int64_t count = smaller(forward_keys, used - first);
+    const float* keys = task.key + start + first * stride;
+    const float* values = task.value + start + first * stride;
+    int64_t s = 0;
+    for (; s + 4 <= count; s += 4) {
+      for (int64_t r = 8; r < 12; ++r)
+        for (int64_t i = 0; i < D; i += 16) __builtin_prefetch(keys + (s + r) * stride + i);
+      dot_rows<4>(query, keys + s * stride, stride, D, task.scale, scores + s);
+    }
+    for (; s < count; ++s) dot_rows<1>(query, keys + s * stride, stride, D, task.scale, scores + s);
+    const float factor = softmax_row(scores, count, round_up(count, lanes), top, total);
+    if (task.dropout.active) {
+      dropout_row(task, batch, head, 0, first, count, factors);
+      for (int64_t i = 0; i < count; ++i) scores[i] *= factors[i];
+    }
+    int64_t d = 0;
+    for (; d + 4 * lanes <= D; d += 4 * lanes) add_weighted_rows<4>(scores, values + d, stride, count, factor, sums + d);
+    for (; d + lanes <= D; d += lanes) add_weighted_rows<1>(scores, values + d, stride, count, factor, sums + d);
+    for (; d < D; ++d) {
+      float sum = factor * sums[d];
+      for (int64_t r = 0; r < count; ++r) sum += scores[r] * values[r * stride + d];
+      sums[d] = sum;
+    }
+  }
+  const float inverse = 1.0f / total;
+  float* output = task.output + (batch * H + head) * D;
+  for (int64_t i = 0; i < D; ++i) output[i] = sums[i] * inverse;
+  if (task.log_sum_exp) task.log_sum_exp[batch * H + head] = top + __builtin_logf(total);
+}
+
 struct Panels {  // what is packed of the key side of one head
   float *keys_transposed, *values;
 };
@@ -113,12 +187,14 @@ struct Panels {  // what is packed of the key side of one head
 }  // namespace
 
 int64_t attention_forward_workspace_floats(const AttentionTask& task) {
+  if (task.queries == 1) return forward_stride + task.depth;
   const int64_t keys = round_up(task.keys, tile_columns), width = round_up(task.depth, tile_columns);
   return round_up(keys * task.depth + task.keys * width, 16) + round_up(forward_rows * task.depth, 16) + forward_rows * forward_stride +
          forward_rows * width;
 }
 
 void attention_forward(const AttentionTask& task, int64_t batch, int64_t head, int64_t begin, int64_t end, float* workspace) {
+  if (task.queries == 1) return attend_one(task, batch, head, workspace);
   const int64_t D = task.depth, H = task.heads, G = task.key_heads, width = round_up(D, tile_columns);
   const int64_t query_stride = H * D, key_stride = G * D;
   const float* query = task.query + (batch * task.queries * H + head) * D;
