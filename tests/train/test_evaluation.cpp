@@ -145,8 +145,10 @@ TEST_CASE("multiple choice by likelihood, per token and per byte") {
   const auto tokenizer = make_byte_tokenizer();
   for (int64_t batch_size : {1, 4, 5, 100}) {
     int64_t seen = 0;
-    const auto result = evaluate_choices(*backend, model, *tokenizer, questions, batch_size,
-                                         [&](int64_t done, int64_t all) { seen = done, CHECK(all == 3); });
+    const auto result = evaluate_choices(*backend, model, *tokenizer, questions, batch_size, [&](int64_t done, int64_t all) {
+      seen = done;
+      CHECK(all == 3);
+    });
     CHECK(seen == 3);
     CHECK(result.questions == 3);
     CHECK(result.right == 1);
