@@ -36,7 +36,6 @@ std::string replace_invalid(std::string_view bytes) {
       continue;
     }
     out += "\uFFFD";
-    if (decoded.incomplete) break;
     bytes.remove_prefix(1);
   }
   return out;

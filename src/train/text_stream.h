@@ -27,7 +27,7 @@ class TextStream {
   bool stopped_ = false;
 };
 
-// `bytes` as valid UTF-8: U+FFFD in place of every byte that is part of no character, and once for an unfinished one at the end.
+// `bytes` as valid UTF-8: U+FFFD in place of every byte that is part of no whole character.
 std::string replace_invalid(std::string_view bytes);
 
 }  // namespace dmuon
