@@ -14,7 +14,7 @@ ParseResult<EvaluateArguments> parse_evaluate_arguments(int argc, char** argv) {
   TextEvaluationOptions& options = arguments.options;
   const auto count = CLI::Range(int64_t{0}, int64_t{1} << 50);
   app.add_option("--model,--checkpoint", arguments.model,
-                 "a step directory, a checkpoint directory or a run directory (its newest checkpoint)")
+                 "a Hugging Face directory, or a run directory (its newest checkpoint), a checkpoint directory or a step directory")
       ->required();
   app.add_option("--tokenizer", arguments.tokenizer, "in place of the model's own: byte, or a tokenizer's file or folder");
   app.add_option("--data", arguments.data, "files or patterns of text or token shards: loss, perplexity, bits per byte");

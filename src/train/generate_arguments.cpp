@@ -12,7 +12,7 @@ ParseResult<GenerateArguments> parse_generate_arguments(int argc, char** argv) {
   GenerateArguments arguments;
   GenerationOptions& options = arguments.options;
   app.add_option("--model,--checkpoint", arguments.model,
-                 "a step directory, a checkpoint directory or a run directory (its newest checkpoint)")
+                 "a Hugging Face directory, or a run directory (its newest checkpoint), a checkpoint directory or a step directory")
       ->required();
   app.add_option("--tokenizer", arguments.tokenizer, "in place of the model's own: byte, or a tokenizer's file or folder");
   auto* prompt = app.add_option("--prompt", arguments.prompt, "text to continue");

@@ -8,7 +8,6 @@
 #include "train/agreement.h"
 
 namespace dmuon {
-namespace {
 
 bool has_tokenizer(const Path& directory) {
   const auto holds = [&](const char* name) {
@@ -17,8 +16,6 @@ bool has_tokenizer(const Path& directory) {
   };
   return holds("tokenizer.json") || (holds("vocab.json") && holds("merges.txt")) || (holds("encoder.json") && holds("vocab.bpe"));
 }
-
-}  // namespace
 
 ModelImport huggingface_import(const std::vector<ModelFamily>& families) {
   return [families](const std::string& from) {

@@ -10,6 +10,9 @@
 
 namespace dmuon {
 
+// Whether the files of a byte-level BPE tokenizer lie there, under any of their names.
+bool has_tokenizer(const Path& directory);
+
 // What model.from determines, for load_configuration; errors as read_huggingface_config.
 ModelImport huggingface_import(const std::vector<ModelFamily>& families);
 

@@ -1,24 +1,37 @@
 #include "train/load_model.h"
 
+#include <filesystem>
+#include <functional>
+
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
 #include "dmuon/io/checkpoint_reader.h"
+#include "dmuon/io/huggingface.h"
+#include "train/huggingface.h"
 #include "train/run.h"
 
 namespace dmuon {
 namespace {
+
+// Gives every parameter memory and the values that `read` writes as float32.
+void fill_parameters(Backend& backend, const Inventory& inventory,
+                     const std::function<void(const ParameterDeclaration& parameter, float* out)>& read) {
+  for (const ParameterDeclaration& parameter : inventory.parameters()) {
+    std::vector<float> host(static_cast<size_t>(parameter.shape.elements()));
+    read(parameter, host.data());
+    parameter.state->value = backend.allocate(parameter.shape, DType::float32, MemoryCategory::parameters, parameter.name);
+    backend.copy_from_host(backend.compute_stream(), host.data(), parameter.state->value);
+  }
+}
 
 void read_parameters(Backend& backend, const Inventory& inventory, const CheckpointReader& reader) {
   std::vector<ExpectedTensor> expected;
   for (const ParameterDeclaration& parameter : inventory.parameters())
     expected.push_back({parameter.name, DType::float32, parameter.shape});
   reader.check_tensors(expected, true);
-  for (const ParameterDeclaration& parameter : inventory.parameters()) {
-    std::vector<float> host(static_cast<size_t>(parameter.shape.elements()));
-    reader.read_tensor(parameter.name, host.data(), parameter.shape.elements() * 4);
-    parameter.state->value = backend.allocate(parameter.shape, DType::float32, MemoryCategory::parameters, parameter.name);
-    backend.copy_from_host(backend.compute_stream(), host.data(), parameter.state->value);
-  }
+  fill_parameters(backend, inventory, [&](const ParameterDeclaration& parameter, float* out) {
+    reader.read_tensor(parameter.name, out, parameter.shape.elements() * 4);
+  });
 }
 
 LoadedModel load_checkpoint(Backend& backend, const std::string& path, TokenizerHandle tokenizer,
@@ -35,12 +48,35 @@ LoadedModel load_checkpoint(Backend& backend, const std::string& path, Tokenizer
   return loaded;
 }
 
+bool is_file(const Path& path) {
+  std::error_code ignored;
+  return std::filesystem::is_regular_file(path, ignored);
+}
+
+LoadedModel load_huggingface(Backend& backend, const Path& directory, TokenizerHandle tokenizer, const std::vector<ModelFamily>& families) {
+  const HuggingFaceModel described = read_huggingface_config(directory, families);
+  LoadedModel loaded;
+  loaded.origin = directory.string();
+  loaded.settings = described.settings;
+  loaded.tokenizer = std::move(tokenizer);
+  if (!loaded.tokenizer && has_tokenizer(directory)) loaded.tokenizer = read_tokenizer(directory.string());
+  loaded.model = described.family.make(loaded.settings);
+  const Inventory& inventory = loaded.model->inventory();
+  const HuggingFaceReader reader(directory, described.family.huggingface.layout(loaded.settings), inventory);
+  reader.check_tied_copy();
+  fill_parameters(backend, inventory, [&](const ParameterDeclaration& parameter, float* out) {
+    reader.read(parameter.name, 0, parameter.shape.elements(), out);
+  });
+  return loaded;
+}
+
 }  // namespace
 
 LoadedModel load_model(Backend& backend, const std::string& path, const std::string& tokenizer, const std::vector<ModelFamily>& families) {
   TokenizerHandle given;
   if (!tokenizer.empty()) given = tokenizer == "byte" ? make_byte_tokenizer() : read_tokenizer(tokenizer);
-  LoadedModel loaded = load_checkpoint(backend, path, std::move(given), families);
+  LoadedModel loaded = is_file(Path(path) / "config.json") ? load_huggingface(backend, path, std::move(given), families)
+                                                           : load_checkpoint(backend, path, std::move(given), families);
   const int64_t classes = loaded.model->facts().vocabulary_size;
   if (loaded.tokenizer && loaded.tokenizer->vocabulary_size() > classes)
     throw DataError(text("the tokenizer has ", loaded.tokenizer->vocabulary_size(), " ids, the model in ", loaded.origin, " knows ",

@@ -12,16 +12,17 @@
 namespace dmuon {
 
 struct LoadedModel {
-  std::string origin;  // the step directory, for messages
+  std::string origin;  // the directory, for messages
   std::unique_ptr<Model> model;
   Json settings;              // the resolved "model" object
   TokenizerHandle tokenizer;  // null: none was found
 };
 
-// `path`: a step directory, a checkpoint directory or a run directory (its newest checkpoint). The tokenizer is the one that
-// `tokenizer` names ("byte", or what read_tokenizer accepts), else the checkpoint's. Parameters become float32 on `backend`, with
+// `path`: a directory of the Hugging Face tools (it has a config.json), or a step directory, a checkpoint directory or a run directory
+// (its newest checkpoint). The tokenizer is the one that `tokenizer` names ("byte", or what read_tokenizer accepts), else the one in
+// the directory or checkpoint. Parameters become float32 on `backend`, with
 // one of them at a time in host memory beside it; no optimizer state is read. CheckpointError for what is missing, damaged or
-// misshaped, DataError for a tokenizer with more ids than the model.
+// misshaped, ConfigError for an architecture that no family has, DataError for a tokenizer with more ids than the model.
 LoadedModel load_model(Backend& backend, const std::string& path, const std::string& tokenizer, const std::vector<ModelFamily>& families);
 
 // The tokenizer of a loaded model; CheckpointError saying how to give one if there is none.

@@ -104,3 +104,22 @@ TEST_CASE("evaluation: a table, a report, and the loss of the training run") {
   CHECK(run.evaluate("").exit_code == 2);
   CHECK(run.evaluate("--data " + run.path("nothing.txt")).exit_code == 2);
 }
+
+TEST_CASE("a Hugging Face directory is evaluated and generates as a checkpoint does") {
+  const SmallRun run;
+  std::string ids;
+  for (int i = 0; i < 200; ++i) ids += {static_cast<char>(i * 7 % 61), '\0'};
+  run.write("ids.bin", ids);
+  for (const char* family : {"gpt2", "qwen2", "qwen3"}) {
+    const std::string model = text(dmuon::testing::source_directory(), "/tests/huggingface/fixtures/", family);
+    const Ended ended = run_command(text(DMUON_EVALUATE, " --threads 1 --model ", model, " --data ", run.path("ids.bin"),
+                                         " --length 16 --json ", run.path("report.json")),
+                                    30);
+    INFO(ended.output);
+    REQUIRE(ended.exit_code == 0);
+    CHECK(parse_json(read_file(run.path("report.json")), "report").at("text").at("loss").as_number() > 0.0);
+    const Ended generated = run_command(text(DMUON_GENERATE, " --threads 1 --model ", model, " --prompt a"), 30);
+    CHECK(generated.exit_code == 2);
+    CHECK_THAT(generated.output, Contains("--tokenizer"));
+  }
+}
