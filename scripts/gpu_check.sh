@@ -81,7 +81,7 @@ targets=(dmuon_cuda dmuon_reference dmuon_train dmuon_bench)
 if ((build_only)); then targets+=(test_device_kernels); else targets+=(gpu_tests); fi
 build_all() {
   cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DDMUON_CUDA=ON "-DDMUON_CUDA_ARCHITECTURES=$architectures" \
-    -DDMUON_ONEDNN=OFF -DDMUON_MPI=OFF -DDMUON_CBC=OFF -DDMUON_GPU_TESTS=ON "-DDMUON_HEADER_ONLY=$PWD/$headers" &&
+    -DDMUON_ONEDNN=OFF -DDMUON_MPI=OFF -DDMUON_CBC=OFF -DDMUON_UNICODE=OFF -DDMUON_GPU_TESTS=ON "-DDMUON_HEADER_ONLY=$PWD/$headers" &&
     cmake --build "$build" --parallel "${DMUON_JOBS:-$(nproc)}" --target "${targets[@]}"
 }
 # Registers, stack and spills of every kernel, from what the compiler said while it built them; kept where nothing was rebuilt.

@@ -26,9 +26,28 @@ std::string Tokenizer::hash() const {
 
 TokenizerHandle make_byte_tokenizer() { return std::make_shared<ByteTokenizer>(); }
 
+namespace {
+
+TokenizerHandle huggingface_from_json(const Json& description) {
+  const Json* list = description.find("files");
+  if (list == nullptr || !list->is_array()) throw DataError("description of a Hugging Face tokenizer without the array \"files\"");
+  std::vector<TokenizerFile> files;
+  for (const Json& entry : list->as_array()) {
+    const Json* name = entry.is_object() ? entry.find("name") : nullptr;
+    const Json* content = entry.is_object() ? entry.find("content") : nullptr;
+    if (name == nullptr || content == nullptr || !name->is_string() || !content->is_string())
+      throw DataError("description of a Hugging Face tokenizer: a file without \"name\" and \"content\"");
+    files.push_back({name->as_string(), content->as_string()});
+  }
+  return make_huggingface_tokenizer(std::move(files), "tokenizer");
+}
+
+}  // namespace
+
 TokenizerHandle tokenizer_from_json(const Json& description) {
   const Json* type = description.is_object() ? description.find("type") : nullptr;
-  if (type == nullptr || !type->is_string()) throw DataError("tokenizer description without a \"type\"; expected byte or character");
+  if (type == nullptr || !type->is_string())
+    throw DataError("tokenizer description without a \"type\"; expected byte, character or huggingface");
   if (type->as_string() == "byte") return make_byte_tokenizer();
   if (type->as_string() == "character") {
     const Json* characters = description.find("characters");
@@ -36,19 +55,22 @@ TokenizerHandle tokenizer_from_json(const Json& description) {
       throw DataError("description of a character tokenizer without the string \"characters\"");
     return make_character_tokenizer(characters->as_string());
   }
-  throw DataError(text("unknown tokenizer type \"", type->as_string(), "\"; expected byte or character"));
+  if (type->as_string() == "huggingface") return huggingface_from_json(description);
+  throw DataError(text("unknown tokenizer type \"", type->as_string(), "\"; expected byte, character or huggingface"));
 }
 
 TokenizerHandle read_tokenizer(const std::string& file) {
   std::error_code ignored;
+  if (std::filesystem::is_directory(file, ignored)) return make_huggingface_tokenizer(file);
   if (!std::filesystem::is_regular_file(file, ignored))
-    throw DataError(text("tokenizer ", file, ": no such file; expected byte, character or a JSON file"));
+    throw DataError(text("tokenizer ", file, ": no such file; expected byte, character, a JSON file or a directory with tokenizer.json"));
   try {
     const Json content = parse_json(read_file(file), file);
+    if (content.is_object() && content.find("model") != nullptr) return make_huggingface_tokenizer(file);
     const Json* inside = content.is_object() ? content.find("tokenizer") : nullptr;
     return tokenizer_from_json(inside != nullptr ? *inside : content);
   } catch (const DataError& failure) {
-    throw DataError(text(file, ": ", failure.what()));
+    throw DataError(std::string_view(failure.what()).starts_with(file) ? failure.what() : text(file, ": ", failure.what()));
   } catch (const ConfigError& failure) {
     throw DataError(text("tokenizer ", failure.what()));
   }

@@ -58,6 +58,22 @@ size_t complete_prefix(std::string_view text) {
   return text.size();
 }
 
+std::string replace_invalid(std::string_view bytes) {
+  std::string out;
+  while (!bytes.empty()) {
+    size_t length = decode(bytes).bytes;
+    if (length > 0) {
+      out += bytes.substr(0, length);
+    } else {
+      length = 1;
+      while (length < std::min<size_t>(4, bytes.size()) && decode(bytes.substr(0, length + 1)).incomplete) ++length;
+      append(0xFFFD, out);
+    }
+    bytes.remove_prefix(length);
+  }
+  return out;
+}
+
 std::string name_of(char32_t code_point) {
   char buffer[16];
   std::snprintf(buffer, sizeof buffer, "U+%04X", static_cast<unsigned>(code_point));

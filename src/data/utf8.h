@@ -17,6 +17,9 @@ Decoded decode(std::string_view text);
 void append(char32_t code_point, std::string& out);
 // Length of `text` without an unfinished character at its end.
 size_t complete_prefix(std::string_view text);
+// `bytes` with U+FFFD for what is not UTF-8: one for every longest stretch that begins a character, else one a byte (as the
+// Unicode standard recommends and the Rust and Python libraries do).
+std::string replace_invalid(std::string_view bytes);
 // "U+00E9"
 std::string name_of(char32_t code_point);
 // "byte 0xff at offset 12 of FILE isn't valid UTF-8 ...", for a DataError.

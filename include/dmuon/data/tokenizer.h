@@ -1,5 +1,5 @@
 // Text to token ids and back. A tokenizer is immutable, travels inside the checkpoint as JSON, and is identified by
-// the hash of that JSON. Every function may be called from several threads at once.
+// a hash. Every function may be called from several threads at once.
 #pragma once
 
 #include <cstdint>
@@ -45,11 +45,12 @@ class Tokenizer {
   // The files of a Hugging Face directory that this tokenizer was read from, byte for byte; empty where there are none.
   virtual std::vector<TokenizerFile> huggingface_files() const { return {}; }
   virtual Json to_json() const = 0;
+  // 16 hexadecimal digits, equal for tokenizers that give equal ids.
+  virtual std::string hash() const;
 
   void encode(std::string_view text, std::string_view origin, int64_t offset, std::vector<int32_t>& ids) const;  // plain
   std::vector<int32_t> encode(std::string_view text, std::string_view origin = "text", SpecialTokens policy = SpecialTokens::plain) const;
   size_t complete_prefix(std::string_view text) const { return complete_prefix(text, SpecialTokens::plain); }
-  std::string hash() const;  // 16 hexadecimal digits
 };
 using TokenizerHandle = std::shared_ptr<const Tokenizer>;
 
@@ -64,8 +65,9 @@ TokenizerHandle make_character_tokenizer_from_files(std::span<const std::string>
 // encoder.json and vocab.bpe (also named vocab.json and merges.txt). DataError names the file and the first component that is
 // not implemented, or the entry that contradicts another; ConfigError where the build has no Unicode library.
 TokenizerHandle make_huggingface_tokenizer(const std::string& directory_or_file);
-// The same from the files' contents.
-TokenizerHandle make_huggingface_tokenizer(std::vector<TokenizerFile> files);
+// The same from the contents of tokenizer.json, or of vocab.json and merges.txt; other files are kept for huggingface_files().
+// `origin` begins error messages.
+TokenizerHandle make_huggingface_tokenizer(std::vector<TokenizerFile> files, const std::string& origin);
 // Inverse of to_json(). DataError if the object describes no known tokenizer.
 TokenizerHandle tokenizer_from_json(const Json& description);
 // From a JSON file (a tokenizer's own description, the manifest that `dmuon_data tokenize` writes beside its shards, or a
