@@ -14,6 +14,7 @@ packages=(
   libcli11-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev
   catch2 libboost-context-dev                # tests
   clang-format-14                            # .ci/run
+  clang-14 libclang-rt-14-dev                # scripts/fuzz.sh
 )
 
 case "${1:-}" in

@@ -50,9 +50,9 @@ void read_all(const SafetensorsReader& reader) {
     reader.read(entry.name, data.data(), entry.bytes);
     bytes += entry.bytes;
 #ifdef DMUON_FUZZ_PLANTED_BUG
-    // The bug to be found: an index made of the name.
+    // The bug to be found: an index made of the name, right for those of the corpus.
     volatile char value = 0;
-    if (!data.empty()) value = data.data()[static_cast<int>(entry.name[0]) - 'a'];
+    if (!data.empty()) value = data.data()[entry.name[0] < 'g' ? 0 : data.size() + entry.name.size()];
     static_cast<void>(value);
 #endif
   }
