@@ -79,8 +79,9 @@ Rows data_rows() {
                 "Share of the training data split off for validation where data.validation is empty; 0: no validation."),
       DMUON_KEY("data.format", data.format, one_of({"auto", "text", "nanogpt", "llmc"}),
                 "Format of the files: UTF-8 text, nanoGPT uint16 tokens or llm.c shards; auto decides by header and file name."),
-      DMUON_KEY("data.tokenizer", data.tokenizer, one_of({"character", "byte", "none"}),
-                "Tokenizer of text files: characters of the training text, or 256 bytes; token shards need none."),
+      DMUON_KEY("data.tokenizer", data.tokenizer, any(),
+                "Tokenizer of text files: character (those of the training text), byte, or the path of a tokenizer.json or of a folder "
+                "that holds one or encoder.json with vocab.bpe; token shards need none."),
   };
 }
 

@@ -79,3 +79,41 @@ TEST_CASE("import makes a checkpoint that exports to the same values") {
     CHECK(read_floats(*theirs.find(name)->file, name) == read_floats(*ours.find(name)->file, name));
   }
 }
+
+TEST_CASE("a tokenizer goes through training, resume, export and generation unchanged") {
+  TemporaryDirectory directory;
+  std::string words;
+  for (int i = 0; i < 3000; ++i) words += text("It's wörd ", i % 37, ".\n");
+  write_bytes(directory / "corpus.txt", words);
+  for (const char* family : {"qwen", "gpt2"}) {
+    INFO(family);
+    const Path tokenizer = Path(DMUON_TOKENIZER_FIXTURES) / family;
+    write_bytes(directory / "run.json",
+                text(R"({"model": {"family": ")", family, R"(", "layers": 1, "heads": 2, "width": 16, "context_length": 32)",
+                     std::string_view(family) == "gpt2" ? R"(, "activation": "gelu_tanh")" : "", R"(},
+    "data": {"train": [")",
+                     (directory / "corpus.txt").string(), R"("], "tokenizer": ")", tokenizer.string(), R"("},
+    "training": {"batch_tokens": 128}, "sample": {"tokens": 0}, "threads": 1})"));
+    const std::string run = (directory / text(family, "-run")).string(), out = (directory / text(family, "-out")).string();
+    for (const int steps : {2, 3}) {  // the second continues the first
+      const Ended trained = run_command(
+          text(DMUON_TRAIN, " --config ", (directory / "run.json").string(), " --set training.steps=", steps, " --set output=", run), 60);
+      INFO(trained.output);
+      REQUIRE(trained.exit_code == 0);
+    }
+    const Ended exported = tool(text("export ", run, " --format huggingface --output ", out));
+    INFO(exported.output);
+    REQUIRE(exported.exit_code == 0);
+    CHECK(read_file(Path(out) / "tokenizer.json") == read_file(tokenizer / "tokenizer.json"));
+    const auto generate = [](const std::string& model) {
+      const Ended ended =
+          run_command(text(DMUON_GENERATE, " --model ", model, " --prompt \"It's wörd\" --tokens 8 --seed 3 --threads 1"), 60);
+      INFO(ended.output);
+      CHECK(ended.exit_code == 0);
+      return ended.output.substr(0, ended.output.find("tokens"));  // the text; times follow
+    };
+    const std::string continued = generate(out);
+    CHECK(contains(continued, "It's wörd"));
+    CHECK(continued == generate(run));
+  }
+}
