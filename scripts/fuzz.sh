@@ -10,7 +10,8 @@ mkdir -p "$out"
 command -v clang++-14 >/dev/null || { echo "fuzz: clang++-14 is missing (scripts/setup.sh)" >&2; exit 1; }
 
 sources=(src/core/*.cpp src/io/{input_file,safetensors_format,safetensors_reader,huggingface_config,huggingface_files}.cpp
-  src/nn/huggingface_config.cpp models/{gpt2,qwen}_{settings,huggingface}.cpp models/*settings*.cpp)
+  src/nn/huggingface_config.cpp src/data/{*tokenizer*,added_tokens,byte_symbols,merge_table,pre_tokenizer,text_reader,utf8}.cpp
+  src/data/unicode/{characters,pattern}.cpp models/{gpt2,qwen}_{settings,huggingface}.cpp models/*settings*.cpp)
 mapfile -t sources < <(printf '%s\n' "${sources[@]}" | sort -u)
 flags=(-std=c++20 -O1 -g1 -w -Iinclude -Isrc -Itests -I. -fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=all)
 compile() { # SOURCE OBJECT [FLAG...]
@@ -31,8 +32,8 @@ done
 compile tests/fuzz/targets.cpp "$out/targets.o" &
 compile tests/fuzz/targets.cpp "$out/targets_planted.o" -DDMUON_FUZZ_PLANTED_BUG &
 wait
-libraries=(-lxxhash -lspdlog -lfmt -lpthread)
-targets=(safetensors shards config)
+libraries=(-lxxhash -lspdlog -lfmt -lpcre2-8 -lutf8proc -lpthread)
+targets=(safetensors shards config tokenizer)
 for target in "${targets[@]}"; do
   compile tests/fuzz/libfuzzer_main.cpp "$out/main_$target.o" -DDMUON_FUZZ_TARGET="$target"
   for variant in "" _planted; do
@@ -41,7 +42,7 @@ for target in "${targets[@]}"; do
   done
 done
 
-share=$((seconds / (2 * ${#targets[@]}))) # half for the planted bugs, which take as long as they need
+share=$((seconds / (2 * ${#targets[@]})))  # half at most for the planted bugs, which are found in seconds
 for target in "${targets[@]}"; do
   mkdir -p "$out/corpus_$target" "$out/planted_$target"
   options=(-max_len=4096 -timeout=10 -rss_limit_mb=1024 -verbosity=0 -print_final_stats=0)

@@ -8,6 +8,7 @@
 
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
+#include "dmuon/data/tokenizer.h"
 #include "dmuon/io/huggingface.h"
 #include "models/gpt2_huggingface.h"
 #include "models/qwen_huggingface.h"
@@ -49,12 +50,6 @@ void read_all(const SafetensorsReader& reader) {
     std::vector<char> data(static_cast<size_t>(entry.bytes));
     reader.read(entry.name, data.data(), entry.bytes);
     bytes += entry.bytes;
-#ifdef DMUON_FUZZ_PLANTED_BUG
-    // The bug to be found: an index made of the name, right for those of the corpus.
-    volatile char value = 0;
-    if (!data.empty()) value = data.data()[entry.name[0] < 'g' ? 0 : data.size() + entry.name.size()];
-    static_cast<void>(value);
-#endif
   }
   demand(bytes < reader.file_bytes(), "tensors larger than their file");
 }
@@ -67,6 +62,13 @@ const std::vector<ModelFamily>& families() {
 }  // namespace
 
 void safetensors(std::string_view input) {
+#ifdef DMUON_FUZZ_PLANTED_BUG
+  // The bug to be found: it looks for the header's end where a small length prefix says it is.
+  if (input.size() >= 8 && input[1] == 0) {
+    volatile char last = input.data()[7 + static_cast<unsigned char>(input[0])];
+    static_cast<void>(last);
+  }
+#endif
   const Path file = folder() / "model.safetensors";
   put(file, input);
   try {
@@ -118,8 +120,28 @@ void config(std::string_view input) {
   }
 }
 
+void tokenizer(std::string_view input) {
+  // Decomposed, so that NFC has something to do; a run of spaces, digits and bytes of every length in UTF-8.
+  constexpr std::string_view sample = "ab abc  It's 12 \r\n\xC3\xA9 e\xCC\x81 \xE4\xB8\xAD <|endoftext|>\xF0\x9F\x98\x80   ";
+  try {
+    const TokenizerHandle made = make_huggingface_tokenizer({{"tokenizer.json", std::string(input)}}, "fuzz");
+    for (const SpecialTokens policy : {SpecialTokens::plain, SpecialTokens::parse}) {
+      std::vector<int32_t> ids;
+      made->encode(sample, "sample", 0, ids, policy);
+      for (const int32_t id : ids) demand(id >= 0 && id < made->vocabulary_size(), "an id outside the vocabulary");
+      const std::string back = made->decode_bytes(ids);
+      demand(back.size() <= sample.size() + 8, "decoding makes more bytes than were encoded");
+#ifdef DMUON_FUZZ_PLANTED_BUG
+      demand(back == sample, "the planted bug: it forgets that text is normalised");
+#endif
+    }
+    demand(tokenizer_from_json(made->to_json())->hash() == made->hash(), "a description that does not come back");
+  } catch (const Error&) {
+  }
+}
+
 std::span<const Target> targets() {
-  static constexpr Target all[] = {{"safetensors", safetensors}, {"shards", shards}, {"config", config}};
+  static constexpr Target all[] = {{"safetensors", safetensors}, {"shards", shards}, {"config", config}, {"tokenizer", tokenizer}};
   return all;
 }
 

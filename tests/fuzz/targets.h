@@ -12,6 +12,7 @@ namespace dmuon::fuzz {
 void safetensors(std::string_view input);  // a safetensors file
 void shards(std::string_view input);       // two bytes n | n bytes of model.safetensors.index.json | the file a.safetensors
 void config(std::string_view input);       // a config.json, and the layout of what it describes
+void tokenizer(std::string_view input);    // a tokenizer.json, which then encodes and decodes a text
 
 struct Target {
   const char* name;  // of its folder in corpus/
