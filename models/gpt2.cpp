@@ -9,6 +9,7 @@ namespace dmuon {
 
 Gpt2::Gpt2(const Gpt2Settings& settings) : settings_(settings) {
   const int64_t width = settings.width;
+  const int64_t inner = settings.feed_forward_width > 0 ? settings.feed_forward_width : 4 * width;
   const int64_t vocabulary = settings.padded_vocabulary();
   const double deviation = settings.initializer_deviation;
   const double residual_divisor = std::sqrt(2.0 * static_cast<double>(settings.layers));
@@ -42,8 +43,8 @@ Gpt2::Gpt2(const Gpt2Settings& settings) : settings_(settings) {
     block.value = layer(".attention.value", width, width, 1.0);
     block.output = layer(".attention.output", width, width, residual_divisor);
     block.mlp_norm = norm(".mlp_norm");
-    block.up = layer(".mlp.up", settings.feed_forward_width, width, 1.0);
-    block.down = layer(".mlp.down", width, settings.feed_forward_width, residual_divisor);
+    block.up = layer(".mlp.up", inner, width, 1.0);
+    block.down = layer(".mlp.down", width, inner, residual_divisor);
     blocks_.push_back(std::move(block));
   }
 

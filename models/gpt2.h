@@ -24,7 +24,7 @@ struct Gpt2Settings {
   int64_t layers = 12;
   int64_t heads = 12;
   int64_t width = 768;
-  int64_t feed_forward_width = 3072;
+  int64_t feed_forward_width = 0;  // 0: 4 * width
   int64_t context_length = 1024;
   int64_t vocabulary_size = 50257;
   int64_t vocabulary_multiple = 1;  // rows of the token embedding and columns of the logits are padded to a multiple
@@ -36,7 +36,7 @@ struct Gpt2Settings {
   MatrixInitializer initializer = MatrixInitializer::fixed;
   double initializer_deviation = 0.02;
 
-  // From the resolved "model" object; absent keys keep their defaults, feed_forward_width follows from width. ConfigError names the key, or
+  // From the resolved "model" object; absent keys keep their defaults. ConfigError names the key, or
   // the keys that do not fit together.
   static Gpt2Settings from_json(const Json& settings);
   int64_t padded_vocabulary() const;

@@ -116,7 +116,7 @@ TEST_CASE("a flipped bit is never resumed from: by path it is refused, by itself
 TEST_CASE("text comes out of a checkpoint, the same for the same seed") {
   const SmallRun run;
   REQUIRE(run.train(1, "run").exit_code == 0);
-  const std::string command = text(DMUON_GENERATE, " --threads 1 --tokens 60 --prompt word --checkpoint ", run.path("run"));
+  const std::string command = text(DMUON_GENERATE, " --threads 1 --tokens 60 --no-statistics --prompt word --model ", run.path("run"));
   const Ended first = dmuon::testing::run_command(command + " --seed 3", 60);
   INFO(first.output);
   REQUIRE(first.exit_code == 0);
