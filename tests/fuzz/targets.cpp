@@ -37,7 +37,7 @@ const Path& folder() {
 void put(const Path& path, std::string_view content) {
   FILE* file = std::fopen(path.c_str(), "wb");
   demand(file != nullptr, "cannot write");
-  std::fwrite(content.data(), 1, content.size(), file);
+  if (!content.empty()) std::fwrite(content.data(), 1, content.size(), file);
   std::fclose(file);
 }
 
