@@ -59,12 +59,13 @@ ShardedModel::~ShardedModel() { parts_->job.model.set_unit_listener(nullptr); }
 
 void ShardedModel::initialize(uint64_t seed) {
   const int threads = parts_->job.backend.information().threads;
-  initialize([&](const ParameterDeclaration& parameter, int64_t first, int64_t count, float* out) {
+  fill_masters([&](const ParameterDeclaration& parameter, int64_t first, int64_t count, float* out) {
     fill_initial(parameter, seed, first, count, out, threads);
   });
+  publish_all();
 }
 
-void ShardedModel::initialize(const InitialValues& values) {
+void ShardedModel::fill_masters(const InitialValues& values) {
   constexpr int64_t chunk = int64_t{1} << 22;
   Backend& backend = parts_->job.backend;
   std::vector<float> host;
@@ -77,7 +78,6 @@ void ShardedModel::initialize(const InitialValues& values) {
       backend.copy_from_host(backend.compute_stream(), host.data(), held.master.flat(done, count));
     }
   }
-  publish_all();
 }
 
 void ShardedModel::begin_step(int64_t micro_batches) {

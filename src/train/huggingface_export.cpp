@@ -74,7 +74,8 @@ Path import_checkpoint(const Path& directory, const Path& output, const std::vec
   section.set("from", std::filesystem::absolute(directory).string());
   tree.set("model", std::move(section));
   const ModelImport import_model = huggingface_import(families);
-  training.set("batch_tokens", import_model(directory.string()).settings.at("context_length"));
+  const ImportedModel imported = import_model(directory.string());
+  training.set("batch_tokens", imported.settings.at("context_length"));
   tree.set("training", std::move(training));
   const Configuration configuration = parse_configuration(tree.dump(), directory.string(), {}, import_model);
   const Json settings = to_json(configuration).at("model");
@@ -84,7 +85,7 @@ Path import_checkpoint(const Path& directory, const Path& output, const std::vec
   reader.check_tied_copy();
   for (const std::string& note : reader.notes()) log_information(text("note: ", note));
   TokenizerHandle tokenizer;
-  if (configuration.data.tokenizer == directory.string()) tokenizer = read_tokenizer(directory.string());
+  if (!imported.tokenizer.empty()) tokenizer = read_tokenizer(imported.tokenizer);
 
   std::vector<CheckpointTensor> tensors;
   int64_t bytes = 0;

@@ -188,11 +188,14 @@ int run_on_grid(const TrainArguments& arguments, const Configuration& configurat
       keeper.load(sharded, *reader);
       report_resumed(world, *reader, state, sharded);
     } else {
-      if (const std::string& from = configuration.model.from; from.empty())
+      if (const std::string& from = configuration.model.from; from.empty()) {
         sharded.initialize(static_cast<uint64_t>(configuration.seed));
-      else
-        sharded.initialize(
-            huggingface_values(world, from, find_family(families, configuration.model.family), model.settings, model.model->inventory()));
+      } else {
+        const auto values =
+            huggingface_values(world, from, find_family(families, configuration.model.family), model.settings, model.model->inventory());
+        agreed(world, [&] { sharded.fill_masters(values); });  // a file may fail on one rank only
+        sharded.publish_all();
+      }
       sharded.check_replicas();
     }
     if (world.rank() == 0)

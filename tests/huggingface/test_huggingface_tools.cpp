@@ -115,5 +115,11 @@ TEST_CASE("a tokenizer goes through training, resume, export and generation unch
     const std::string continued = generate(out);
     CHECK(contains(continued, "It's wörd"));
     CHECK(continued == generate(run));
+    // Back again, the directory named as a user would, relative to where they stand.
+    const std::string back = (directory / text(family, "-back")).string();
+    const Ended imported = tool(text("import ", std::filesystem::relative(out).string(), " --output ", back));
+    INFO(imported.output);
+    REQUIRE(imported.exit_code == 0);
+    CHECK(generate(back) == continued);
   }
 }

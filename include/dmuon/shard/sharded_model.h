@@ -98,9 +98,9 @@ class ShardedModel final : public UnitListener {
   // Masters from the initializers, states zero; publishes.
   void initialize(uint64_t seed);
   // Masters from a source of values, which is asked for what this rank holds only, in pieces: elements [first, first + count) of
-  // a parameter.
+  // a parameter. Local: callers agree that it went well on every rank, then publish_all().
   using InitialValues = std::function<void(const ParameterDeclaration& parameter, int64_t first, int64_t count, float* out)>;
-  void initialize(const InitialValues& values);
+  void fill_masters(const InitialValues& values);
 
   // `micro_batches` of the step where known: gradients that are reduced once a step (stage 1) then leave during the last
   // backward, otherwise in finish_gradients. ConfigError from begin_micro_batch when there are more than announced.
