@@ -16,7 +16,8 @@ endfunction()
 find_package(Threads REQUIRED)
 if(DMUON_HEADER_ONLY)
   # Headers copied to a machine without the packages (scripts/gpu_check.sh --prepare); every library in its header-only form.
-  include_directories(SYSTEM ${DMUON_HEADER_ONLY})
+  # Not for nvcc, whose objects are then those of any other build and come from the compiler cache.
+  include_directories(SYSTEM $<$<COMPILE_LANGUAGE:CXX>:${DMUON_HEADER_ONLY}>)
   foreach(library spdlog::spdlog nlohmann_json::nlohmann_json CLI11::CLI11 dmuon_xxhash)
     add_library(${library} INTERFACE IMPORTED GLOBAL)
   endforeach()
