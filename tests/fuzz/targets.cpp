@@ -63,7 +63,7 @@ const std::vector<ModelFamily>& families() {
 
 void safetensors(std::string_view input) {
 #ifdef DMUON_FUZZ_PLANTED_BUG
-  // The bug to be found: it looks for the header's end where a small length prefix says it is.
+  // It looks for the header's end where a small length prefix says it is.
   if (input.size() >= 8 && input[1] == 0) {
     volatile char last = input.data()[7 + static_cast<unsigned char>(input[0])];
     static_cast<void>(last);
@@ -80,13 +80,15 @@ void safetensors(std::string_view input) {
 void shards(std::string_view input) {
   if (input.size() < 2) return;
   const size_t length = static_cast<unsigned char>(input[0]) + 256U * static_cast<unsigned char>(input[1]);
+#ifdef DMUON_FUZZ_PLANTED_BUG
+  // It trusts the length in front of the index.
+  volatile char last = length > 0 ? input.data()[1 + length] : '\0';
+  static_cast<void>(last);
+#endif
   put(folder() / "model.safetensors.index.json", input.substr(2, length));
   put(folder() / "a.safetensors", input.size() - 2 > length ? input.substr(2 + length) : std::string_view());
   try {
     const HuggingFaceFiles files(folder());
-#ifdef DMUON_FUZZ_PLANTED_BUG
-    demand(files.notes().empty(), "the planted bug: it trusts total_size");
-#endif
     for (const std::string& name : files.names()) {
       const HuggingFaceFiles::Location* location = files.find(name);
       demand(location != nullptr && location->entry->name == name, "a listed tensor that cannot be found");
@@ -113,7 +115,8 @@ void config(std::string_view input) {
     // What is written for these settings reads back as the same settings.
     Json written = model.family.huggingface.config(s);
 #ifdef DMUON_FUZZ_PLANTED_BUG
-    written.set(s.at("family") == Json("gpt2") ? "n_head" : "num_attention_heads", 1);
+    // It keeps context lengths in pairs.
+    demand(s.at("context_length").as_integer() % 2 == 0, "the planted bug: an odd context length");
 #endif
     demand(parse_huggingface_config(written.dump(), "written", families()).settings == s, "settings that change in a round trip");
   } catch (const Error&) {
@@ -123,6 +126,13 @@ void config(std::string_view input) {
 void tokenizer(std::string_view input) {
   // Decomposed, so that NFC has something to do; a run of spaces, digits and bytes of every length in UTF-8.
   constexpr std::string_view sample = "ab abc  It's 12 \r\n\xC3\xA9 e\xCC\x81 \xE4\xB8\xAD <|endoftext|>\xF0\x9F\x98\x80   ";
+#ifdef DMUON_FUZZ_PLANTED_BUG
+  // It takes two braces behind the last list for granted.
+  if (const size_t list = input.rfind(']'); list != std::string_view::npos) {
+    volatile char behind = input.data()[list + 2];
+    static_cast<void>(behind);
+  }
+#endif
   try {
     const TokenizerHandle made = make_huggingface_tokenizer({{"tokenizer.json", std::string(input)}}, "fuzz");
     for (const SpecialTokens policy : {SpecialTokens::plain, SpecialTokens::parse}) {
@@ -131,9 +141,6 @@ void tokenizer(std::string_view input) {
       for (const int32_t id : ids) demand(id >= 0 && id < made->vocabulary_size(), "an id outside the vocabulary");
       const std::string back = made->decode_bytes(ids);
       demand(back.size() <= sample.size() + 8, "decoding makes more bytes than were encoded");
-#ifdef DMUON_FUZZ_PLANTED_BUG
-      demand(back == sample, "the planted bug: it forgets that text is normalised");
-#endif
     }
     demand(tokenizer_from_json(made->to_json())->hash() == made->hash(), "a description that does not come back");
   } catch (const Error&) {
