@@ -10,6 +10,7 @@ if(DMUON_HAVE_CUDA)
   target_compile_definitions(dmuon_cuda PRIVATE DMUON_CUDA_ARCHITECTURES="${DMUON_CUDA_ARCHITECTURE_LIST}")
   target_compile_options(dmuon_cuda PRIVATE
     "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra;--Werror=all-warnings;-Xptxas=-v;-Xptxas=-warn-spills;--expt-relaxed-constexpr>")
+  dmuon_stamp_interface(dmuon_cuda ${CMAKE_SOURCE_DIR}/src/backend/cuda/plugin_entry.cpp)
   target_link_libraries(dmuon_cuda PRIVATE dmuon ${DMUON_CUBLASLT_LIBRARY} ${DMUON_CUDART_LIBRARY} Threads::Threads ${CMAKE_DL_LIBS} rt)
   # By this name the NCCL plug-in finds it, opened from wherever.
   target_link_options(dmuon_cuda PRIVATE -Wl,-soname,libdmuon_cuda.so)

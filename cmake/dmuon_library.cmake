@@ -4,6 +4,7 @@ target_include_directories(dmuon PUBLIC
 target_compile_features(dmuon PUBLIC cxx_std_20)
 set_target_properties(dmuon PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0)
 set_source_files_properties(src/backend/measurement_key.cpp PROPERTIES COMPILE_DEFINITIONS DMUON_VERSION="${PROJECT_VERSION}")
+dmuon_stamp_interface(dmuon ${CMAKE_SOURCE_DIR}/src/core/plugin_file.cpp)
 target_link_libraries(dmuon PRIVATE Threads::Threads spdlog::spdlog nlohmann_json::nlohmann_json ${DMUON_XXHASH_LIBRARY} ${CMAKE_DL_LIBS})
 target_compile_options(dmuon PRIVATE -fno-math-errno -fno-trapping-math)
 if(TARGET OpenMP::OpenMP_CXX)

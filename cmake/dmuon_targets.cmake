@@ -5,6 +5,7 @@ if(DMUON_REFERENCE_SOURCES)
   target_include_directories(dmuon_reference PRIVATE ${CMAKE_SOURCE_DIR}/src)
   target_link_libraries(dmuon_reference PRIVATE dmuon)
   set_target_properties(dmuon_reference PROPERTIES PREFIX "lib")
+  dmuon_stamp_interface(dmuon_reference ${CMAKE_SOURCE_DIR}/src/backend/reference/plugin_entry.cpp)
 endif()
 
 include(dmuon_cuda)

@@ -132,3 +132,17 @@ function(dmuon_test_on_cuda name)
       ENVIRONMENT "${environment};${device}")
   endforeach()
 endfunction()
+
+# Libraries <name>_version, <name>_size and <name>_interface of one source: plug-ins that must be refused, each for that reason.
+function(dmuon_add_planted_plugins name source)
+  foreach(wrong version size interface)
+    add_library(${name}_${wrong} MODULE ${source})
+    target_link_libraries(${name}_${wrong} PRIVATE dmuon)
+    set(stamp ${DMUON_INTERFACE})
+    if(wrong STREQUAL "interface")
+      set(stamp fedcba9876543210)
+    endif()
+    target_compile_definitions(${name}_${wrong} PRIVATE DMUON_INTERFACE="${stamp}"
+      ADDED_VERSION=$<IF:$<STREQUAL:${wrong},version>,41,0> ADDED_SIZE=$<IF:$<STREQUAL:${wrong},size>,8,0>)
+  endforeach()
+endfunction()

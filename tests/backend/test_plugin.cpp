@@ -39,10 +39,12 @@ TEST_CASE("the reference plug-in opens, repeatedly, and computes") {
   }
 }
 
-TEST_CASE("what is not a plug-in of this version is refused with file and cause") {
+TEST_CASE("what is not a plug-in of this build is refused with file and cause") {
   check_refused("/no/such/plugin.so", "missing");
   check_refused(DMUON_TEST_NO_ENTRY, "dmuon_backend_entry");
   check_refused(DMUON_TEST_WRONG_VERSION, text("version ", backend_plugin_version + 41));
+  check_refused(DMUON_TEST_WRONG_SIZE, text("a table of ", sizeof(BackendPlugin) + 8, " bytes"));
+  check_refused(DMUON_TEST_WRONG_INTERFACE, "interface fedcba9876543210");
 
   const std::string garbage = dmuon::testing::build_directory() + "/not_a_library.so";
   std::ofstream(garbage) << "this is text";

@@ -90,11 +90,26 @@ TEST_CASE("an operation of a training step that never begins on one rank expires
   }
 }
 
-TEST_CASE("ranks on devices without the plug-in of NCCL are refused with the remedy") {
+TEST_CASE("plug-ins that are missing, or not of this build, or not of one build, are refused with the file and the remedy") {
   const SmallRun run;
-  const Ended ended =
-      run.train(2, "missing", cuda + fewer, text("DMUON_CUDA_PLUGIN=", DMUON_CUDA_ON_HOST, " DMUON_NCCL_PLUGIN=/no/nccl.so"));
-  INFO(ended.output);
-  CHECK(ended.exit_code == 6);
-  CHECK(ended.output.find("/no/nccl.so, which is missing") != std::string::npos);
+  const std::string copy = run.path("copy.so");
+  std::filesystem::copy_file(DMUON_CUDA_ON_HOST, copy);
+  struct Pair {
+    std::string cuda, nccl;
+    std::vector<std::string> said;
+  };
+  std::vector<Pair> pairs = {
+      {DMUON_CUDA_ON_HOST, "/no/nccl.so", {"/no/nccl.so, which is missing"}},
+      {DMUON_CUDA_ON_HOST, DMUON_TEST_WRONG_VERSION, {DMUON_TEST_WRONG_VERSION, "plug-in version", "build both from the same sources"}},
+      {DMUON_CUDA_ON_HOST, DMUON_TEST_WRONG_SIZE, {DMUON_TEST_WRONG_SIZE, "a table of"}},
+      {DMUON_CUDA_ON_HOST, DMUON_TEST_WRONG_INTERFACE, {DMUON_TEST_WRONG_INTERFACE, "interface fedcba9876543210"}},
+      {copy, DMUON_NCCL_ON_HOST, {DMUON_NCCL_ON_HOST, copy, "name files of one build"}}};
+  // The real one, on the stand-in's device.
+  if (const std::string real = DMUON_NCCL; !real.empty()) pairs.push_back({DMUON_CUDA_ON_HOST, real, {real, "name files of one build"}});
+  for (const Pair& pair : pairs) {
+    const Ended ended = run.train(2, "refused", cuda + fewer, text("DMUON_CUDA_PLUGIN=", pair.cuda, " DMUON_NCCL_PLUGIN=", pair.nccl));
+    INFO(ended.output);
+    CHECK(ended.exit_code == 6);
+    for (const std::string& part : pair.said) CHECK(ended.output.find(part) != std::string::npos);
+  }
 }

@@ -3,14 +3,16 @@
 #pragma once
 
 #include "dmuon/backend/backend.h"
+#include "dmuon/core/plugin.h"
 
 namespace dmuon {
 
-// Raised with every change of Backend, Stream, Tensor or the kernel structs.
-inline constexpr int backend_plugin_version = 4;
+// Raised with every change of this table. Changes of Backend, Stream, Tensor, the kernel structs and whatever else is shared show
+// in the identity's interface.
+inline constexpr int backend_plugin_version = 5;
 
 struct BackendPlugin {
-  int version;       // backend_plugin_version of the headers the plug-in was built with
+  PluginIdentity identity;
   const char* name;  // "reference", "cuda"
   // Returns an owned backend; throws typed errors across the library boundary (same compiler and C++ library).
   Backend* (*make)(const BackendOptions& options);
@@ -18,4 +20,6 @@ struct BackendPlugin {
 
 }  // namespace dmuon
 
-// Every plug-in defines: extern "C" const dmuon::BackendPlugin* dmuon_backend_entry();
+// Every plug-in defines, in a file with DMUON_INTERFACE:
+//   constexpr dmuon::BackendPlugin plugin{{dmuon::backend_plugin_version, sizeof plugin, DMUON_INTERFACE}, "name", &make};
+//   extern "C" const dmuon::BackendPlugin* dmuon_backend_entry() { return &plugin; }

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "dmuon/comm/communicator.h"
+#include "dmuon/core/plugin.h"
 
 namespace dmuon {
 
@@ -30,11 +31,11 @@ class Backend;
 // that share one device with the remedy.
 std::unique_ptr<Communicator> make_device_communicator(Backend& backend, Communicator& world);
 
-// The versioned entry of that plug-in. Raised with every change of Backend, Communicator, Stream or Tensor.
-inline constexpr int communicator_plugin_version = 1;
+// The versioned entry of that plug-in. Raised with every change of this table; others show in the identity's interface.
+inline constexpr int communicator_plugin_version = 2;
 
 struct CommunicatorPlugin {
-  int version;       // communicator_plugin_version of the headers the plug-in was built with
+  PluginIdentity identity;
   const char* name;  // "nccl"
   // Returns an owned communicator; throws typed errors across the library boundary (same compiler and C++ library).
   Communicator* (*make)(Backend& backend, Communicator& world);

@@ -31,6 +31,11 @@ CudaBackend::CudaBackend(const BackendOptions& options) : options_(options) {
 
 CudaBackend::~CudaBackend() = default;
 
+const void* CudaBackend::linked_library() {
+  static const char here = 0;
+  return &here;
+}
+
 BackendInformation CudaBackend::information() const {
   return {device_.name, shape_only() ? "" : device_.architecture(), text("cuBLAS ", cublas_lt_version()), 1};
 }

@@ -200,6 +200,10 @@ class CudaBackend final : public Backend, public DeviceBackend {
   const DeviceDescription& device() const { return device_; }
   // Waits for any stream of this backend look after it from now on, as long as it lives.
   void supervise(std::weak_ptr<Supervisor> supervisor) { surroundings_.supervision->add(std::move(supervisor)); }
+  // An address inside the library whose code made this backend, and one inside the library that the caller is linked with. A process
+  // may have opened two builds of this plug-in, which look alike and share nothing.
+  const void* library() const { return library_; }
+  static const void* linked_library();
 
  private:
   void count(const char* name, double flops);
@@ -209,6 +213,7 @@ class CudaBackend final : public Backend, public DeviceBackend {
   void prepare(cudaStream_t stream, const char* name, const std::vector<Tensor>& touched);
   [[noreturn]] void throw_with_shapes(const DeviceError& error, const char* name, const std::vector<Tensor>& touched) const;
 
+  const void* library_ = linked_library();
   BackendOptions options_;
   DeviceDescription device_;
   std::thread::id maker_ = std::this_thread::get_id();  // CUDA's current device is a thread's

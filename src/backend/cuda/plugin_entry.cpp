@@ -5,7 +5,7 @@ namespace {
 
 dmuon::Backend* make(const dmuon::BackendOptions& options) { return new dmuon::cuda::CudaBackend(options); }
 
-constexpr dmuon::BackendPlugin plugin{dmuon::backend_plugin_version, "cuda", &make};
+constexpr dmuon::BackendPlugin plugin{{dmuon::backend_plugin_version, sizeof(dmuon::BackendPlugin), DMUON_INTERFACE}, "cuda", &make};
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "comm/device/single_device.h"
+#include "core/plugin_file.h"
 #include "dmuon/backend/backend.h"
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
@@ -27,21 +28,9 @@ const CommunicatorPlugin& open_plugin() {
   if (!std::filesystem::exists(path, ignored))
     throw DeviceError(text("several ranks on devices need the plug-in ", path.string(),
                            ", which is missing; build dmuon where NCCL's header and library are, or name the file in DMUON_NCCL_PLUGIN"));
-  // Never closed: what it made may outlive its communicators.
-  void* library = dlopen(std::filesystem::absolute(path).c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    const char* cause = dlerror();
-    throw DeviceError(text("NCCL plug-in ", path.string(), " cannot be opened: ", cause ? cause : "unknown cause"));
-  }
-  using Entry = const CommunicatorPlugin* (*)();
-  const auto entry = reinterpret_cast<Entry>(dlsym(library, "dmuon_communicator_entry"));
-  if (entry == nullptr) throw DeviceError(text(path.string(), " is not an NCCL plug-in: it exports no dmuon_communicator_entry"));
-  const CommunicatorPlugin* plugin = entry();
-  const int version = plugin ? plugin->version : 0;
-  if (version != communicator_plugin_version)
-    throw DeviceError(text("NCCL plug-in ", path.string(), " was built for plug-in version ", version, ", this library needs version ",
-                           communicator_plugin_version, "; build both from the same sources"));
-  return *plugin;
+  const PluginIdentity& table = open_plugin_file(
+      path.string(), {"NCCL plug-in", "dmuon_communicator_entry", communicator_plugin_version, sizeof(CommunicatorPlugin)});
+  return reinterpret_cast<const CommunicatorPlugin&>(table);
 }
 
 }  // namespace

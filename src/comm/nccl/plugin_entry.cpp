@@ -1,3 +1,5 @@
+#include <dlfcn.h>
+
 #include <cstdlib>
 #include <map>
 
@@ -21,11 +23,25 @@ void require_own_devices(const cuda::CudaBackend& backend, Communicator& world) 
     }
 }
 
+std::string file_of(const void* address) {
+  Dl_info info{};
+  return dladdr(address, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "an unknown file";
+}
+
+// Type names do not tell: two builds of the CUDA plug-in, or its stand-in, look alike.
+std::string unusable(const cuda::CudaBackend* backend, bool several_processes) {
+  if (backend == nullptr || !several_processes) return "the NCCL plug-in needs a CUDA backend and a communicator of several processes";
+  if (backend->library() == cuda::CudaBackend::linked_library()) return "";
+  return text("NCCL plug-in ", file_of(reinterpret_cast<const void*>(&unusable)), " works with the CUDA plug-in ",
+              file_of(cuda::CudaBackend::linked_library()), ", but the device was opened by ", file_of(backend->library()),
+              "; let DMUON_CUDA_PLUGIN and DMUON_NCCL_PLUGIN name files of one build, or neither");
+}
+
 Communicator* make(Backend& backend, Communicator& world) {
   auto* cuda = dynamic_cast<cuda::CudaBackend*>(&backend);
   auto* peers = dynamic_cast<PeerCommunicator*>(&world);
-  if (cuda == nullptr || peers == nullptr)
-    throw DeviceError("the NCCL plug-in needs a CUDA backend of the same build and a communicator of several processes");
+  const std::string problem = unusable(cuda, peers != nullptr);
+  world.agree(problem.empty(), problem, ExitCode::device);
   require_own_devices(*cuda, world);
   const char* checked = std::getenv("DMUON_CHECK_COLLECTIVES");
   auto session = std::make_shared<Session>(Session{.backend = *cuda});
@@ -33,7 +49,7 @@ Communicator* make(Backend& backend, Communicator& world) {
   return new NcclCommunicator(session, *peers, nullptr);
 }
 
-constexpr CommunicatorPlugin plugin{communicator_plugin_version, "nccl", &make};
+constexpr CommunicatorPlugin plugin{{communicator_plugin_version, sizeof(CommunicatorPlugin), DMUON_INTERFACE}, "nccl", &make};
 
 }  // namespace
 }  // namespace dmuon::nccl
