@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <iostream>
 
@@ -10,6 +11,7 @@
 #include "data/tokenize.h"
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
+#include "train/threads.h"
 
 namespace {
 
@@ -38,23 +40,58 @@ class ProgressLine {
   Clock::time_point start_ = Clock::now(), shown_ = start_ - std::chrono::seconds(1);
 };
 
+// Options of `tokenize` by their names.
+struct TokenizeNames {
+  std::string tokenizer = "character", format = "llmc", input_format = "auto", separator = "auto";
+};
+
 TokenizerHandle tokenizer_named(const std::string& name, const std::vector<std::string>& texts) {
   if (name == "byte") return make_byte_tokenizer();
   return name == "character" ? make_character_tokenizer_from_files(texts) : read_tokenizer(name);
 }
 
-void tokenize(TokenizeOptions options, const std::vector<std::string>& patterns, const std::string& tokenizer_name,
-              const std::string& format) {
-  options.inputs = expand_files(patterns, "input");
-  options.format = format == "nanogpt" ? TokenFormat::nanogpt : TokenFormat::llmc;
+TokenizerHandle tokenizer_of_documents(const std::string& name, const TokenizeOptions& options) {
+  for (size_t i = 0; name == "character" && i < options.documents.inputs.size(); ++i)
+    if (options.documents.formats[i] == InputFormat::jsonl)
+      throw DataError(text("--tokenizer character is built from plain text, and ", options.documents.inputs[i],
+                           " is JSONL; name a tokenizer.json, a directory with one, a manifest, or byte"));
+  return tokenizer_named(name, options.documents.inputs);
+}
+
+// Set by SIGINT and SIGTERM: the work ends as by an error, so that no temporary file stays behind.
+volatile std::sig_atomic_t interrupted = 0;
+
+void tokenize(TokenizeOptions options, const std::vector<std::string>& patterns, const TokenizeNames& names) {
+  DocumentOptions& documents = options.documents;
+  documents.inputs = expand_files(patterns, "input");
+  for (const std::string& input : documents.inputs)
+    documents.formats.push_back(names.input_format == "auto"    ? format_of_input(input)
+                                : names.input_format == "jsonl" ? InputFormat::jsonl
+                                                                : InputFormat::text);
+  if (documents.separator_line.find_first_of("\r\n") != std::string::npos)
+    throw ConfigError("--separator-line is one line, without line breaks");
+  options.format = names.format == "nanogpt" ? TokenFormat::nanogpt : TokenFormat::llmc;
+  options.separator = names.separator == "none"          ? DocumentSeparator::none
+                      : names.separator == "end_of_text" ? DocumentSeparator::end_of_text
+                                                         : DocumentSeparator::automatic;
+  if (options.threads == 0) options.threads = allowed_processors();
+  std::signal(SIGINT, [](int) { interrupted = 1; });
+  std::signal(SIGTERM, [](int) { interrupted = 1; });
   ProgressLine line;
-  options.progress = [&](int64_t done, int64_t total) { line.show(done, total); };
-  const TokenizerHandle tokenizer = tokenizer_named(tokenizer_name, options.inputs);
+  options.progress = [&](int64_t done, int64_t total) {
+    if (interrupted != 0) throw Error(ExitCode::stopped, "interrupted; nothing was written");
+    line.show(done, total);
+  };
+  const TokenizerHandle tokenizer = tokenizer_of_documents(names.tokenizer, options);
   const TokenizeResult result = tokenize_files(options, *tokenizer);
   std::cout << format_count(result.tokens) << " tokens of a " << tokenizer->name() << " vocabulary of "
             << format_count(tokenizer->vocabulary_size()) << " in " << result.files.size()
             << (result.files.size() == 1 ? " file: " : " files: ") << result.files.front()
-            << (result.files.size() == 1 ? "" : " ... " + result.files.back()) << "\nmanifest: " << result.manifest << "\n";
+            << (result.files.size() == 1 ? "" : " ... " + result.files.back()) << "\n"
+            << format_count(result.documents) << (result.documents == 1 ? " document" : " documents") << ", "
+            << (result.separated ? text("each after the end-of-text id ", *tokenizer->end_of_text()) : "not separated");
+  if (result.empty_documents > 0) std::cout << "; left out as empty: " << format_count(result.empty_documents);
+  std::cout << "\nmanifest: " << result.manifest << "\n";
 }
 
 // Control characters would spoil the table.
@@ -103,26 +140,48 @@ int main(int argc, char** argv) {
       "  dmuon_data tokenize data/tinyshakespeare.txt --output data/shakespeare\n"
       "      writes data/shakespeare_000000.bin (llm.c shards) and data/shakespeare.json (the manifest with the tokenizer)\n"
       "  dmuon_data tokenize 'corpus/*.txt' --tokenizer byte --shard-tokens 50000000 --output data/corpus\n"
+      "  dmuon_data tokenize 'web/*.jsonl' --tokenizer models/gpt2 --output data/web\n"
+      "      one document a line, in the string \"text\" of its object, each after the end-of-text id\n"
       "  dmuon_data inspect 'data/shakespeare_*.bin' --tokenizer data/shakespeare.json\n"
       "\n"
-      "Exit codes: 0 done, 2 bad input or usage, 5 a file could not be written.");
+      "Exit codes: 0 done, 2 bad input or usage, 5 a file could not be written, 75 interrupted.");
 
   std::vector<std::string> patterns;
   TokenizeOptions options;
-  std::string tokenizer = "character", format = "llmc", inspect_format = "auto", inspect_tokenizer;
-  CLI::App* tokenize_command = app.add_subcommand("tokenize", "text files to token files, in constant memory");
-  tokenize_command->add_option("input", patterns, "text files or quoted glob patterns, in order")->required();
-  tokenize_command->add_option("-o,--output", options.output, "prefix of the files written: PREFIX_000000.bin ... and PREFIX.json")
+  TokenizeNames names;
+  std::string inspect_format = "auto", inspect_tokenizer;
+  CLI::App* tokenize_command = app.add_subcommand("tokenize", "text or JSONL files to token files, in constant memory, on all cores");
+  tokenize_command->add_option("input", patterns, "text or JSONL files or quoted glob patterns, in order")->required();
+  tokenize_command->add_option("-o,--output,--out", options.output, "prefix of the files written: PREFIX_000000.bin ... and PREFIX.json")
       ->required();
   tokenize_command
-      ->add_option("--tokenizer", tokenizer, "character, byte, or a JSON file (a tokenizer or the manifest of other token files)")
+      ->add_option("--tokenizer", names.tokenizer,
+                   "character, byte, a Hugging Face directory, or a JSON file (tokenizer.json or the manifest of other token files)")
       ->capture_default_str();
   tokenize_command
-      ->add_option("--format", format,
+      ->add_option("--format", names.format,
                    "llmc: shards with a header, uint16 ids up to a vocabulary of 65,536, else uint32; nanogpt: bare uint16 ids")
       ->check(CLI::IsMember({"llmc", "nanogpt"}))
       ->capture_default_str();
+  tokenize_command
+      ->add_option("--input-format", names.input_format,
+                   "text: a file is a document; jsonl: a line is a document; auto: jsonl for *.jsonl and *.ndjson, else text")
+      ->check(CLI::IsMember({"auto", "text", "jsonl"}))
+      ->capture_default_str();
+  tokenize_command->add_option("--jsonl-field", options.documents.jsonl_field, "the string of each JSON object that is the document")
+      ->capture_default_str();
+  tokenize_command->add_option("--separator-line", options.documents.separator_line,
+                               "text: a line that reads so, e.g. '<|endoftext|>', lies between two documents");
+  tokenize_command
+      ->add_option("--document-separator", names.separator,
+                   "end_of_text: the tokenizer's end-of-text id goes before every document; auto: where the tokenizer has one")
+      ->check(CLI::IsMember({"auto", "end_of_text", "none"}))
+      ->capture_default_str();
   tokenize_command->add_option("--shard-tokens", options.shard_tokens, "tokens a file")->capture_default_str();
+  options.threads = 0;
+  tokenize_command->add_option("--threads", options.threads, "0: all processors; the files do not depend on it")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
   tokenize_command->add_flag("--overwrite", options.overwrite, "replace earlier files of the same prefix");
 
   CLI::App* inspect_command = app.add_subcommand("inspect", "format, counts, range of ids and first tokens of data files");
@@ -136,7 +195,7 @@ int main(int argc, char** argv) {
 
   try {
     app.parse(argc, argv);
-    if (tokenize_command->parsed()) tokenize(options, patterns, tokenizer, format);
+    if (tokenize_command->parsed()) tokenize(options, patterns, names);
     if (inspect_command->parsed()) inspect(patterns, inspect_format, inspect_tokenizer);
     return static_cast<int>(ExitCode::done);
   } catch (const CLI::ParseError& error) {

@@ -7,28 +7,6 @@
 namespace dmuon {
 namespace {
 
-// Offset of the first byte that is not UTF-8, or the length.
-size_t valid_length(std::string_view text) {
-  size_t at = 0;
-  while (at < text.size()) {
-    if (uint64_t eight = 0; at + 8 <= text.size()) {
-      std::memcpy(&eight, text.data() + at, 8);
-      if ((eight & 0x8080808080808080u) == 0) {
-        at += 8;
-        continue;
-      }
-    }
-    if (static_cast<unsigned char>(text[at]) < 0x80) {
-      ++at;
-      continue;
-    }
-    const size_t bytes = utf8::decode(text.substr(at)).bytes;
-    if (bytes == 0) break;
-    at += bytes;
-  }
-  return at;
-}
-
 std::vector<AddedToken> those(const std::vector<AddedToken>& tokens, bool normalized) {
   std::vector<AddedToken> out;
   for (const AddedToken& token : tokens)
@@ -78,7 +56,7 @@ BpeTokenizer::BpeTokenizer(BpeDescription description)
 
 void BpeTokenizer::encode(std::string_view source, std::string_view origin, int64_t offset, std::vector<int32_t>& ids,
                           SpecialTokens policy) const {
-  if (const size_t valid = valid_length(source); valid < source.size())
+  if (const size_t valid = utf8::valid_length(source); valid < source.size())
     throw DataError(utf8::invalid_message(source.substr(valid), origin, offset + static_cast<int64_t>(valid)));
   const Lease lease(*this);
   Workspace& workspace = *lease;
@@ -147,7 +125,7 @@ size_t BpeTokenizer::complete_prefix(std::string_view text, SpecialTokens) const
     if (!checked && text.size() - at > suspicious) {
       checked = true;
       const std::string_view characters = text.substr(0, utf8::complete_prefix(text));
-      if (valid_length(characters) < characters.size()) return text.size();  // for encode() to refuse
+      if (utf8::valid_length(characters) < characters.size()) return text.size();  // for encode() to refuse
     }
   }
   return 0;

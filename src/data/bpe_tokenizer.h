@@ -40,6 +40,8 @@ class BpeTokenizer : public Tokenizer {
   void encode(std::string_view text, std::string_view origin, int64_t offset, std::vector<int32_t>& ids,
               SpecialTokens policy) const override;
   size_t complete_prefix(std::string_view text, SpecialTokens policy) const override;
+  // With a pattern that has no scanner a document is one stretch.
+  int64_t longest_stretch() const override { return int64_t{pre_tokenizer_.has_scanner() ? 4 : 256} << 20; }
   std::string decode_bytes(std::span<const int32_t> ids) const override;
   std::string decode(std::span<const int32_t> ids) const override;
   std::optional<int32_t> end_of_text() const override { return description_.end_of_text; }

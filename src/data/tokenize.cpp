@@ -1,12 +1,12 @@
 #include "data/tokenize.h"
 
-#include <algorithm>
+#include <cstring>
 #include <filesystem>
-#include <memory>
 
 #include "data/manifest.h"
-#include "data/text_reader.h"
-#include "data/token_writer.h"
+#include "data/ordered_work.h"
+#include "data/shard_sequence.h"
+#include "data/utf8.h"
 #include "dmuon/core/error.h"
 #include "dmuon/core/file.h"
 #include "dmuon/core/text.h"
@@ -15,13 +15,6 @@ namespace dmuon {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Shards of an earlier run, numbered without a gap.
-std::vector<std::string> existing_shards(const std::string& prefix) {
-  std::vector<std::string> names;
-  for (size_t i = 0; fs::exists(shard_name(prefix, i)); ++i) names.push_back(shard_name(prefix, i));
-  return names;
-}
 
 int id_width(const TokenizeOptions& options, const Tokenizer& tokenizer) {
   const bool narrow = tokenizer.vocabulary_size() <= 65536;
@@ -32,50 +25,108 @@ int id_width(const TokenizeOptions& options, const Tokenizer& tokenizer) {
   return narrow ? 2 : 4;
 }
 
-// Cuts the stream of ids into files.
-class ShardSequence {
- public:
-  ShardSequence(const TokenizeOptions& options, int width) : options_(options), width_(width) {}
+std::optional<int32_t> separator_of(DocumentSeparator separator, const Tokenizer& tokenizer) {
+  const std::optional<int32_t> found = tokenizer.end_of_text();
+  if (separator == DocumentSeparator::end_of_text && !found)
+    throw DataError(
+        text("the ", tokenizer.name(), " tokenizer has no end-of-text token to separate documents with; pass --document-separator none"));
+  return separator == DocumentSeparator::none ? std::nullopt : found;
+}
 
-  void write(std::span<const int32_t> ids) {
-    while (!ids.empty()) {
-      if (shards_.empty() || shards_.back()->tokens() == options_.shard_tokens) {
-        if (!shards_.empty()) shards_.back()->close();
-        shards_.push_back(std::make_unique<TokenWriter>(shard_name(options_.output, shards_.size()), options_.format, width_));
-      }
-      const int64_t room = options_.shard_tokens - shards_.back()->tokens();
-      const size_t take = std::min(ids.size(), static_cast<size_t>(room));
-      shards_.back()->write(ids.first(take));
-      ids = ids.subspan(take);
-    }
-  }
-  void close() {
-    if (!shards_.empty()) shards_.back()->close();
-  }
-  const std::vector<std::unique_ptr<TokenWriter>>& shards() const { return shards_; }
+void refuse_existing(const std::string& prefix) {
+  for (const std::string& name : {manifest_name(prefix), shard_name(prefix, 0)})
+    if (fs::exists(name)) throw DataError(text(name, " exists already; choose another --output, or pass --overwrite to replace it"));
+}
 
- private:
-  const TokenizeOptions& options_;
-  int width_;
-  std::vector<std::unique_ptr<TokenWriter>> shards_;
+void make_directory_of(const std::string& prefix) {
+  const fs::path parent = fs::path(prefix).parent_path();
+  std::error_code failure;
+  if (!parent.empty()) fs::create_directories(parent, failure);
+  if (failure) throw StorageError(text("cannot create the directory ", parent.string(), ": ", failure.message()));
+}
+
+// A batch of text and what became of it.
+struct EncodingJob {
+  TextBatch batch;
+  std::vector<std::byte> packed;
+  TokenizeResult counts;
+  std::vector<int32_t> ids;
+  std::string decoded;
 };
 
-Json manifest_of(const TokenizeOptions& options, const Tokenizer& tokenizer, const ShardSequence& sequence, int width, int64_t tokens) {
-  Json files = Json::array();
-  for (const auto& shard : sequence.shards()) {
-    Json entry = Json::object();
-    entry.set("name", fs::path(shard->path()).filename().string());
-    entry.set("tokens", shard->tokens());
-    entry.set("bytes", shard->bytes());
-    files.push_back(std::move(entry));
+class Encoder {
+ public:
+  Encoder(const DocumentOptions& options, const Tokenizer& tokenizer, std::optional<int32_t> separator, int width)
+      : options_(options), tokenizer_(tokenizer), separator_(separator), width_(static_cast<size_t>(width)) {}
+
+  void encode(EncodingJob& job) const {
+    job.counts = {};
+    job.counts.empty_documents = job.batch.empty_documents;
+    job.ids.clear();
+    JsonField field(options_.jsonl_field);
+    for (const TextPiece& piece : job.batch.pieces) {
+      const std::string& file = options_.inputs[piece.input];
+      std::string_view source = std::string_view(job.batch.bytes).substr(piece.begin, piece.size);
+      if (piece.json) {
+        decode_line(field, source, piece, job.decoded);
+        source = job.decoded;
+      }
+      if (source.empty()) {
+        ++job.counts.empty_documents;
+        continue;
+      }
+      if (piece.begins_document) {
+        ++job.counts.documents;
+        if (separator_) job.ids.push_back(*separator_);
+      }
+      job.counts.text_bytes += std::ssize(source);
+      tokenizer_.encode(source, piece.line > 0 ? origin_of(file, piece.line) : file, piece.json ? 0 : piece.offset, job.ids);
+    }
+    job.counts.tokens = std::ssize(job.ids);
+    job.packed.resize(job.ids.size() * width_);
+    for (size_t i = 0; i < job.ids.size(); ++i)  // little-endian: the low bytes come first
+      std::memcpy(job.packed.data() + i * width_, &job.ids[i], width_);
   }
+
+ private:
+  void decode_line(JsonField& field, std::string_view line, const TextPiece& piece, std::string& out) const {
+    const std::string& file = options_.inputs[piece.input];
+    if (const size_t valid = utf8::valid_length(line); valid < line.size())
+      throw DataError(utf8::invalid_message(line.substr(valid), origin_of(file, piece.line), piece.offset + static_cast<int64_t>(valid)));
+    out.clear();
+    field.begin();
+    try {
+      field.feed(line, out);
+      field.finish();
+    } catch (const JsonField::Failure& failure) {
+      throw DataError(bad_line_message(file, piece.line, field.position(), failure.what, options_.jsonl_field));
+    }
+  }
+
+  const DocumentOptions& options_;
+  const Tokenizer& tokenizer_;
+  std::optional<int32_t> separator_;
+  size_t width_;
+};
+
+Json manifest_of(const TokenizeOptions& options, const Tokenizer& tokenizer, const TokenizeResult& result, Json files, int width) {
   Json sources = Json::array();
-  for (const std::string& input : options.inputs) sources.push_back(fs::path(input).filename().string());
+  for (const std::string& input : options.documents.inputs) {
+    Json entry = Json::object();
+    entry.set("name", fs::path(input).filename().string());
+    entry.set("bytes", static_cast<int64_t>(fs::file_size(input)));
+    sources.push_back(std::move(entry));
+  }
   Json manifest = Json::object();
   manifest.set("format", name_of(options.format));
   manifest.set("bytes_per_token", width);
-  manifest.set("tokens", tokens);
+  manifest.set("tokens", result.tokens);
+  manifest.set("documents", result.documents);
+  manifest.set("empty_documents", result.empty_documents);
+  manifest.set("text_bytes", result.text_bytes);
+  manifest.set("document_separator", result.separated ? Json(static_cast<int64_t>(*tokenizer.end_of_text())) : Json());
   manifest.set("vocabulary_size", tokenizer.vocabulary_size());
+  manifest.set("tokenizer_hash", tokenizer.hash());
   manifest.set("files", std::move(files));
   manifest.set("sources", std::move(sources));
   manifest.set("tokenizer", tokenizer.to_json());
@@ -84,50 +135,50 @@ Json manifest_of(const TokenizeOptions& options, const Tokenizer& tokenizer, con
 
 }  // namespace
 
+InputFormat format_of_input(const std::string& file) {
+  return file.ends_with(".jsonl") || file.ends_with(".ndjson") ? InputFormat::jsonl : InputFormat::text;
+}
+
 TokenizeResult tokenize_files(const TokenizeOptions& options, const Tokenizer& tokenizer) {
   const int width = id_width(options, tokenizer);
-  const int64_t most = options.format == TokenFormat::llmc ? INT32_MAX : INT64_MAX / 2;
+  const int64_t most = options.format == TokenFormat::llmc ? INT32_MAX : INT64_MAX / 2 / width;
   if (options.shard_tokens < 1 || options.shard_tokens > most)
     throw ConfigError(text("a shard of ", options.shard_tokens, " tokens; expected 1 to ", most));
+  if (options.threads < 1 || options.threads > 1024) throw ConfigError(text(options.threads, " threads; expected 1 to 1024"));
+  const std::optional<int32_t> separator = separator_of(options.separator, tokenizer);
+  if (!options.overwrite) refuse_existing(options.output);
+  make_directory_of(options.output);
+  DocumentOptions documents = options.documents;
+  while (documents.formats.size() < documents.inputs.size())
+    documents.formats.push_back(format_of_input(documents.inputs[documents.formats.size()]));
+
+  int64_t total = 0;
+  for (const std::string& input : documents.inputs) total += static_cast<int64_t>(fs::file_size(input));
   TokenizeResult result;
   result.manifest = manifest_name(options.output);
-  const std::vector<std::string> old = existing_shards(options.output);
-  if (!options.overwrite)
-    for (const std::string& name : {result.manifest, shard_name(options.output, 0)})
-      if (fs::exists(name)) throw DataError(text(name, " exists already; choose another --output, or pass --overwrite to replace it"));
-  if (const fs::path parent = fs::path(options.output).parent_path(); !parent.empty()) {
-    std::error_code failure;
-    fs::create_directories(parent, failure);
-    if (failure) throw StorageError(text("cannot create the directory ", parent.string(), ": ", failure.message()));
-  }
-
-  int64_t total = 0, before = 0;
-  for (const std::string& input : options.inputs) total += static_cast<int64_t>(fs::file_size(input));
-  ShardSequence sequence(options, width);
-  std::vector<int32_t> ids;
-  for (const std::string& input : options.inputs) {
-    read_text(
-        input, [&](std::string_view piece) { return tokenizer.complete_prefix(piece); },
-        [&](std::string_view piece, int64_t offset) {
-          ids.clear();
-          tokenizer.encode(piece, input, offset, ids);
-          sequence.write(ids);
-          result.tokens += static_cast<int64_t>(ids.size());
-          if (options.progress) options.progress(before + offset + static_cast<int64_t>(piece.size()), total);
-        });
-    before += static_cast<int64_t>(fs::file_size(input));
-  }
+  result.separated = separator.has_value();
+  ShardSequence sequence(options.output, options.format, width, options.shard_tokens);
+  DocumentReader reader(documents, tokenizer);
+  const Encoder encoder(documents, tokenizer, separator, width);
+  OrderedWork<EncodingJob> work(
+      options.threads, static_cast<size_t>(options.threads == 1 ? 1 : 4 * options.threads),
+      [&](EncodingJob& job) { return reader.next(job.batch); }, [&](EncodingJob& job) { encoder.encode(job); },
+      [&](EncodingJob& job) {
+        sequence.write(job.packed);
+        result.tokens += job.counts.tokens;
+        result.documents += job.counts.documents;
+        result.empty_documents += job.counts.empty_documents;
+        result.text_bytes += job.counts.text_bytes;
+        if (options.progress) options.progress(job.batch.read_bytes, total);
+      });
+  work.run();
   sequence.close();
-  if (result.tokens == 0) throw DataError(text(join(options.inputs, ", "), ": no text to tokenize"));
+  if (result.tokens == 0) throw DataError(text(join(documents.inputs, ", "), ": no text to tokenize"));
 
   std::error_code ignored;
   fs::remove(result.manifest, ignored);  // from here until the new one is written, no manifest vouches for the files
-  for (const auto& shard : sequence.shards()) {
-    shard->publish();
-    result.files.push_back(shard->path());
-  }
-  for (size_t i = result.files.size(); i < old.size(); ++i) fs::remove(old[i], ignored);
-  write_file_atomically(result.manifest, manifest_of(options, tokenizer, sequence, width, result.tokens).dump(2) + "\n");
+  result.files = sequence.publish(options.overwrite);
+  write_file_atomically(result.manifest, manifest_of(options, tokenizer, result, sequence.describe(), width).dump(2) + "\n");
   return result;
 }
 

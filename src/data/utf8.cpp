@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 
 #include "dmuon/core/text.h"
 
@@ -56,6 +57,27 @@ size_t complete_prefix(std::string_view text) {
     if (byte >= 0xC0) return decode(text.substr(text.size() - back)).incomplete ? text.size() - back : text.size();
   }
   return text.size();
+}
+
+size_t valid_length(std::string_view text) {
+  size_t at = 0;
+  while (at < text.size()) {
+    if (uint64_t eight = 0; at + 8 <= text.size()) {
+      std::memcpy(&eight, text.data() + at, 8);
+      if ((eight & 0x8080808080808080u) == 0) {
+        at += 8;
+        continue;
+      }
+    }
+    if (static_cast<unsigned char>(text[at]) < 0x80) {
+      ++at;
+      continue;
+    }
+    const size_t bytes = decode(text.substr(at)).bytes;
+    if (bytes == 0) break;
+    at += bytes;
+  }
+  return at;
 }
 
 std::string replace_invalid(std::string_view bytes) {

@@ -17,6 +17,8 @@ Decoded decode(std::string_view text);
 void append(char32_t code_point, std::string& out);
 // Length of `text` without an unfinished character at its end.
 size_t complete_prefix(std::string_view text);
+// Offset of the first byte that is not UTF-8, or the length.
+size_t valid_length(std::string_view text);
 // `bytes` with U+FFFD for what is not UTF-8: one for every longest stretch that begins a character, else one a byte (as the
 // Unicode standard recommends and the Rust and Python libraries do).
 std::string replace_invalid(std::string_view bytes);

@@ -101,7 +101,7 @@ TEST_CASE("shards bring the tokenizer of their manifest") {
   Directory directory;
   const auto tokenize = [&](const std::string& prefix, const std::string& content) {
     TokenizeOptions options;
-    options.inputs = {write(directory / "text.txt", content)};
+    options.documents.inputs = {write(directory / "text.txt", content)};
     options.output = directory / prefix;
     options.shard_tokens = 3;
     return tokenize_files(options, *make_character_tokenizer(content)).files;

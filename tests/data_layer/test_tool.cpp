@@ -39,7 +39,7 @@ std::vector<std::string> names_in(const std::string& directory) {
 
 TokenizeOptions from_to(const std::vector<std::string>& inputs, const std::string& output) {
   TokenizeOptions options;
-  options.inputs = inputs;
+  options.documents.inputs = inputs;
   options.output = output;
   return options;
 }

@@ -36,6 +36,8 @@ class Tokenizer {
   // Length of the longest prefix of `text` that is known to stand on its own: encoding it, then the rest together with what
   // follows, gives the same ids as encoding everything at once. This is what makes streaming possible. 0: read on.
   virtual size_t complete_prefix(std::string_view text, SpecialTokens policy) const = 0;
+  // Text that complete_prefix() cannot cut is streamed up to this many bytes, and refused beyond: the bound on memory.
+  virtual int64_t longest_stretch() const { return int64_t{4} << 20; }
   // The bytes that the ids stand for; they may begin or end inside a UTF-8 character. DataError names an id outside the vocabulary.
   virtual std::string decode_bytes(std::span<const int32_t> ids) const = 0;
   // The same as text: where a tokenizer's text is UTF-8, bytes that form no character become U+FFFD.
