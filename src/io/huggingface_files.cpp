@@ -95,6 +95,12 @@ void HuggingFaceFiles::open_index(const Path& index) {
         notes_.push_back(text(index.string(), ": total_size is ", total->dump(), ", the tensors hold ", bytes, " bytes"));
 }
 
+int64_t HuggingFaceFiles::bytes_read() const {
+  int64_t bytes = 0;
+  for (const auto& file : files_) bytes += file->bytes_read();
+  return bytes;
+}
+
 const HuggingFaceFiles::Location* HuggingFaceFiles::find(std::string_view name) const {
   const auto found = tensors_.find(std::string(name));
   return found == tensors_.end() ? nullptr : &found->second;

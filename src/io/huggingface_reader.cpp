@@ -10,41 +10,35 @@
 namespace dmuon {
 namespace {
 
-constexpr int64_t chunk_bytes = int64_t{4} << 20;
+constexpr int64_t chunk_bytes = int64_t{4} << 20;  // of tensors that are compared
 
 bool readable(const SafetensorsEntry& entry) {
   return entry.element_type == DType::float32 || entry.element_type == DType::bfloat16 || entry.element_type == DType::float16;
 }
 
-void widen(DType type, const char* from, int64_t count, float* out) {
+// Widens `count` elements that lie at the end of `out`, in place: an element's four bytes end before the next one's narrow form.
+void widen_in_place(DType type, int64_t count, float* out) {
   const auto each = [&](auto element) {
+    const char* from = reinterpret_cast<const char*>(out) + count * static_cast<int64_t>(sizeof(float) - sizeof element);
     for (int64_t i = 0; i < count; ++i) {
       std::memcpy(&element, from + i * static_cast<int64_t>(sizeof element), sizeof element);
-      out[i] = static_cast<float>(element);
+      const auto wide = static_cast<float>(element);
+      std::memcpy(out + i, &wide, sizeof wide);
     }
   };
-  if (type == DType::float32)
-    std::memcpy(out, from, static_cast<size_t>(count) * sizeof(float));
-  else if (type == DType::bfloat16)
+  if (type == DType::bfloat16)
     each(bfloat16());
-  else
+  else if (type == DType::float16)
     each(float16());
 }
 
-// Elements [first, first + count) of a stored tensor.
-void read_elements(const HuggingFaceFiles::Location& location, int64_t first, int64_t count, float* out, std::vector<char>& buffer) {
+// Elements [first, first + count) of a stored tensor, without memory beyond `out`.
+void read_elements(const HuggingFaceFiles::Location& location, int64_t first, int64_t count, float* out) {
   const DType type = *location.entry->element_type;
-  const int64_t size = size_of(type), chunk = chunk_bytes / size;
-  if (type == DType::float32) {
-    location.file->read(*location.entry, first * size, out, count * size);
-    return;
-  }
-  for (int64_t done = 0; done < count; done += chunk) {
-    const int64_t now = std::min(chunk, count - done);
-    if (static_cast<int64_t>(buffer.size()) < now * size) buffer.resize(static_cast<size_t>(now * size));
-    location.file->read(*location.entry, (first + done) * size, buffer.data(), now * size);
-    widen(type, buffer.data(), now, out + done);
-  }
+  const int64_t size = size_of(type);
+  char* at = reinterpret_cast<char*>(out) + count * (static_cast<int64_t>(sizeof(float)) - size);
+  location.file->read(*location.entry, first * size, at, count * size);
+  widen_in_place(type, count, out);
 }
 
 std::string list(const std::vector<std::string>& names) {
@@ -134,16 +128,15 @@ void HuggingFaceReader::read(std::string_view parameter, int64_t first, int64_t 
   const int64_t stored = std::clamp<int64_t>(source.rows * source.columns - first, 0, count);
   std::fill(out + stored, out + count, 0.0F);
   if (stored == 0) return;
-  std::vector<char> buffer;
   if (!source.transposed) {
-    read_elements(source.location, source.first_row * source.columns + first, stored, out, buffer);
+    read_elements(source.location, source.first_row * source.columns + first, stored, out);
     return;
   }
   // Rows of ours are columns there: for each of their rows the needed columns, which lie side by side.
   const int64_t first_row = first / source.columns, last_row = (first + stored - 1) / source.columns;
   std::vector<float> line(static_cast<size_t>(last_row - first_row + 1));
   for (int64_t c = 0; c < source.columns; ++c) {
-    read_elements(source.location, c * source.tensor_rows + source.first_row + first_row, last_row - first_row + 1, line.data(), buffer);
+    read_elements(source.location, c * source.tensor_rows + source.first_row + first_row, last_row - first_row + 1, line.data());
     for (int64_t r = first_row; r <= last_row; ++r) {
       const int64_t index = r * source.columns + c - first;
       if (index >= 0 && index < stored) out[index] = line[static_cast<size_t>(r - first_row)];
@@ -151,7 +144,7 @@ void HuggingFaceReader::read(std::string_view parameter, int64_t first, int64_t 
   }
 }
 
-void HuggingFaceReader::check_tied_copy() const {
+void HuggingFaceReader::check_tied_copy(int part, int parts) const {
   if (tied_copy_.empty()) return;
   const HuggingFaceFiles::Location copy = *files_.find(tied_copy_), original = *files_.find(tied_to_);
   const auto refuse = [&](const std::string& problem) {
@@ -161,9 +154,11 @@ void HuggingFaceReader::check_tied_copy() const {
   if (copy.entry->shape != original.entry->shape || copy.entry->dtype != original.entry->dtype)
     refuse(
         text("is ", copy.entry->dtype, copy.entry->shape.to_string(), ", not ", original.entry->dtype, original.entry->shape.to_string()));
-  std::vector<char> a(static_cast<size_t>(std::min(chunk_bytes, copy.entry->bytes))), b(a.size());
-  for (int64_t done = 0; done < copy.entry->bytes; done += chunk_bytes) {
-    const int64_t now = std::min(chunk_bytes, copy.entry->bytes - done);
+  const int64_t share = (copy.entry->bytes + parts - 1) / parts;
+  const int64_t begin = std::min(copy.entry->bytes, part * share), end = std::min(copy.entry->bytes, begin + share);
+  std::vector<char> a(static_cast<size_t>(std::min(chunk_bytes, end - begin))), b(a.size());
+  for (int64_t done = begin; done < end; done += chunk_bytes) {
+    const int64_t now = std::min(chunk_bytes, end - done);
     copy.file->read(*copy.entry, done, a.data(), now);
     original.file->read(*original.entry, done, b.data(), now);
     if (std::memcmp(a.data(), b.data(), static_cast<size_t>(now)) != 0) refuse("holds other values");

@@ -42,6 +42,7 @@ void InputFile::read(int64_t offset, void* destination, int64_t bytes) const {
     if (got == 0)
       throw StorageError(text("cannot read ", path_.string(), " at byte ", offset, ": the file ends there, but it held ", bytes_,
                               " bytes when it was opened; do not change it while it is in use"));
+    bytes_read_.fetch_add(got, std::memory_order_relaxed);
     next += got;
     offset += got;
     bytes -= got;

@@ -171,6 +171,8 @@ SafetensorsReader::SafetensorsReader(const Path& path, const SafetensorsLimits& 
   for (size_t i = 0; i < entries_.size(); ++i) index_.emplace(entries_[i].name, i);
 }
 
+int64_t SafetensorsReader::bytes_read() const { return file_->bytes_read(); }
+
 const SafetensorsEntry* SafetensorsReader::find(std::string_view name) const {
   const auto found = index_.find(std::string(name));
   return found == index_.end() ? nullptr : &entries_[found->second];

@@ -31,7 +31,7 @@ ShardedModel::InitialValues huggingface_values(Communicator& world, const Path& 
     if (!family.huggingface.defined())
       throw ConfigError(text("model.family \"", family.name, "\" has no form in Hugging Face directories (model.from)"));
     reader = std::make_shared<HuggingFaceReader>(directory, family.huggingface.layout(settings), inventory);
-    if (world.rank() == 0) reader->check_tied_copy();
+    reader->check_tied_copy(world.rank(), world.size());
   });
   if (world.rank() == 0) {
     for (const std::string& note : reader->notes()) log_information(text("note: ", note));

@@ -16,8 +16,8 @@ bool has_tokenizer(const Path& directory);
 // What model.from determines, for load_configuration; errors as read_huggingface_config.
 ModelImport huggingface_import(const std::vector<ModelFamily>& families);
 
-// The weights of the directory, read where they are asked for. Collective: rank 0 checks what has to be read whole, and prints
-// what there is to say. Errors as HuggingFaceReader, on every rank.
+// The weights of the directory, read where they are asked for. Collective: the ranks share the check of what has to be compared, and
+// the first prints what there is to say. Errors as HuggingFaceReader, on every rank.
 ShardedModel::InitialValues huggingface_values(Communicator& world, const Path& directory, const ModelFamily& family, const Json& settings,
                                                const Inventory& inventory);
 

@@ -27,34 +27,12 @@ struct Imported {
       reader.read(parameter.name, 0, parameter.shape.elements(), values.data());
       from_doubles(backend, std::vector<double>(values.begin(), values.end()), parameter.state->value);
     }
-    const Shape& shape = expected.at("tokens").shape;
-    batch = {shape[0], shape[1], std::vector<int32_t>(static_cast<size_t>(shape.elements())), {}, 0};
-    batch.targets = batch.tokens;
-    expected.read("tokens", batch.tokens.data(), shape.elements() * 4);
-    expected.read("targets", batch.targets.data(), shape.elements() * 4);
+    batch = fixture_batch(expected);
   }
 
   double scale() const { return 1.0 / static_cast<double>(batch.tokens.size()); }
 
-  // The tensors of `group` ("gradient", "adamw", "muon"), cut into our parameters.
-  Values expected_values(const std::string& group) const {
-    Values result;
-    for (const HuggingFaceTensor& tensor : layout.tensors) {
-      if (expected.find(group + "/" + tensor.name) == nullptr) continue;
-      const std::vector<float> values = read_floats(expected, group + "/" + tensor.name);
-      const int64_t columns = static_cast<int64_t>(values.size()) / tensor.shape[tensor.transposed ? 1 : 0];
-      const int64_t rows = static_cast<int64_t>(values.size()) / columns;
-      int64_t first = 0;
-      for (const HuggingFacePart& part : tensor.parts) {
-        std::vector<double>& out = result[part.parameter];
-        for (int64_t r = first; r < first + part.rows; ++r)
-          for (int64_t c = 0; c < columns; ++c)
-            out.push_back(values[static_cast<size_t>(tensor.transposed ? c * rows + r : r * columns + c)]);
-        first += part.rows;
-      }
-    }
-    return result;
-  }
+  Values expected_values(const std::string& group) const { return test::expected_values(expected, layout, group); }
 };
 
 double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {

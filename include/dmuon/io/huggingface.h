@@ -47,6 +47,7 @@ class HuggingFaceFiles {
   const std::vector<std::string>& names() const { return names_; }
   const std::vector<std::string>& notes() const { return notes_; }
   const Path& directory() const { return directory_; }
+  int64_t bytes_read() const;  // from all files so far, headers included
 
  private:
   void open_index(const Path& index);
@@ -67,11 +68,14 @@ class HuggingFaceReader {
   HuggingFaceReader(const Path& directory, const HuggingFaceLayout& layout, const Inventory& inventory);
 
   // Elements [first, first + count) of a parameter as float32, exactly; rows beyond the file's (a padded vocabulary) are zero.
-  // Reads what is asked for, in memory of at most 4 MiB beyond `out`. ShapeError when the range leaves the parameter. Thread-safe.
+  // Reads what is asked for, in memory of no more than a row beyond `out`. ShapeError when the range leaves the parameter. Thread-safe.
   void read(std::string_view parameter, int64_t first, int64_t count, float* out) const;
 
-  // A tied head that is stored as well must equal the embedding: CheckpointError naming both unless it does. Reads both once.
-  void check_tied_copy() const;
+  // A tied head that is stored as well must equal the embedding: CheckpointError naming both unless it does. Reads both once; of
+  // `parts` callers that share the work, each gives its number and reads its share.
+  void check_tied_copy(int part = 0, int parts = 1) const;
+
+  int64_t bytes_read() const { return files_.bytes_read(); }
 
   const std::vector<std::string>& notes() const { return notes_; }
 
