@@ -49,7 +49,7 @@ int main(int argc, char** argv) {
       bench::newton_schulz_error_benchmark(), bench::optimizer_step_benchmark(), bench::overlap_benchmark(),
       bench::step_ratio_benchmark(),          bench::collectives_benchmark(),    bench::symmetric_product_benchmark(),
       bench::sign_kernels_benchmark(),        bench::sign_transport_benchmark(), bench::weak_scaling_benchmark(),
-      bench::device_update_benchmark(),       bench::decode_benchmark(),
+      bench::device_update_benchmark(),       bench::decode_benchmark(),         bench::device_bars_benchmark(),
   };
   CLI::App app("Measures dmuon's kernels as ratios to what the machine can do.");
   app.require_subcommand(1);
@@ -61,13 +61,21 @@ int main(int argc, char** argv) {
     command->add_option("--pairs", arguments.pairs, "Measured turns of each side")->check(CLI::PositiveNumber);
     command->add_option("--json", json, "Also write the report to this file");
     for (const auto& [name, help] : benchmark.options)
-      command->add_option_function<std::string>(
-          "--" + name, [&arguments, key = name](const std::string& value) { arguments.own[key] = value; }, help);
+      command
+          ->add_option_function<std::string>(
+              "--" + name,
+              [&arguments, key = name](const std::string& value) {
+                std::string& all = arguments.own[key];
+                all = key == "set" && !all.empty() ? all + "\n" + value : value;
+              },
+              help)
+          ->trigger_on_parse();
   }
   CLI11_PARSE(app, argc, argv);
   try {
     for (const bench::Benchmark& benchmark : benchmarks) {
       if (!app.got_subcommand(benchmark.name)) continue;
+      arguments.own.emplace("device", benchmark.default_device);
       Json::Array rows = benchmark.run(arguments);
       print(rows);
       if (!json.empty() && !rows.empty()) write(json, benchmark.name, arguments, std::move(rows));

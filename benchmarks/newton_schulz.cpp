@@ -8,6 +8,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "device_update.h"
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
 #include "dmuon/optim/muon.h"
@@ -247,7 +248,52 @@ Case parse(const std::string& given) {
   return c;
 }
 
+// The same table where a device orthogonalises in float16: each shape as one recorded batch, against the direct form on full
+// products of its library. The peak is that of the library's products in float16.
+Json::Array run_on_device(const Arguments& arguments) {
+  const auto given = arguments.own.find("shapes");
+  const bool small = arguments.own.contains("small");
+  const auto backend = make_backend(arguments);
+  DeviceComparisons comparisons(arguments, *backend);
+  NewtonSchulzSpecification specification;
+  specification.coefficients = "keller5";
+  if (const auto set = arguments.own.find("coefficients"); set != arguments.own.end()) specification.coefficients = set->second;
+  if (const auto form = arguments.own.find("form"); form != arguments.own.end())
+    specification.form = iteration_form_from_name(form->second);
+  const int64_t side = small ? 64 : 8192;
+  const double peak = product_flops_per_second(*backend, side, side, side, device_updates(*backend)->product_dtype());
+  Json::Array rows;
+  std::istringstream shapes(given != arguments.own.end() ? given->second : small ? "24x40*2,40x24,gpt2" : default_shapes);
+  for (std::string each; std::getline(shapes, each, ',');) {
+    int64_t batch = 1;
+    DeviceRatio found;
+    if (each == "gpt2") {
+      found = comparisons.update(gpt2_matrices(small));
+      batch = static_cast<int64_t>(gpt2_matrices(small).size());
+    } else {
+      const Case c = parse(each);
+      found = comparisons.orthogonalization(specification, {c.rows, c.columns}, batch = c.batch);
+    }
+    // Own / library became the table's speedup.
+    const Spread& ratio = found.result.ratio;
+    Json row = Json::object();
+    row.set("matrix", each == "gpt2" ? "GPT-2 124M, whole update" : found.work);
+    row.set("batch", batch);
+    row.set("form", found.form);
+    row.set("milliseconds", found.result.a_seconds * 1e3);
+    row.set("library_milliseconds", found.result.b_seconds * 1e3);
+    row.set("speedup", 1.0 / ratio.median);
+    row.set("lower_quartile", 1.0 / ratio.upper_quartile);
+    row.set("upper_quartile", 1.0 / ratio.lower_quartile);
+    row.set("gflops", found.flops / found.result.a_seconds / 1e9);
+    row.set("fraction_of_gemm", found.flops / found.result.a_seconds / peak);
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
 Json::Array run(const Arguments& arguments) {
+  if (device_name(arguments) != "cpu") return run_on_device(arguments);
   const auto given = arguments.own.find("shapes");
   Comparisons comparisons(arguments);
   std::istringstream shapes(given != arguments.own.end() ? given->second : default_shapes);
@@ -273,7 +319,9 @@ Benchmark newton_schulz_benchmark() {
           {{"shapes", "ROWSxCOLUMNS[*BATCH] or gpt2 (a whole Muon update of a block), between commas"},
            {"queues", "how the threads share a batch (1: inside each product); default: the engine's fixed choice"},
            {"form", "auto, direct or gram"},
-           {"coefficients", "coefficient set, default keller5"}},
+           {"coefficients", "coefficient set, default keller5"},
+           device_option,
+           small_option},
           run};
 }
 

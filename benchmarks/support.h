@@ -24,7 +24,9 @@ struct Benchmark {
   std::vector<std::pair<std::string, std::string>> options;  // name without dashes, help
   // Returns the rows of the report: objects with equal keys, spelt out. Of several ranks only the first returns rows.
   std::function<Json::Array(const Arguments&)> run;
+  std::string default_device = "cpu";  // where --device is not given
 };
+Benchmark device_bars_benchmark();
 Benchmark device_update_benchmark();
 Benchmark gemm_benchmark();
 Benchmark collectives_benchmark();
@@ -51,12 +53,17 @@ Spread spread_of(std::vector<double> values);
 
 // A and B alternate, after one warm-up of each; a turn repeats its function until it lasts about 20 ms. Seconds are CPU time
 // of the calling thread when `threads` is 1, so that a busy machine does not count, otherwise elapsed time.
+// On a device (`backend` has one) seconds are what passes on its stream between two events, the host's queueing included where the
+// device waits for it.
 struct Comparison {
   Spread ratio;                         // seconds of A / seconds of B, of neighbouring turns
   double a_seconds = 0, b_seconds = 0;  // medians for one call
 };
-Comparison compare(const Arguments& arguments, const std::function<void()>& a, const std::function<void()>& b);
-Spread measure(const Arguments& arguments, const std::function<void()>& a);
+Comparison compare(const Arguments& arguments, const std::function<void()>& a, const std::function<void()>& b, Backend* backend = nullptr);
+Spread measure(const Arguments& arguments, const std::function<void()>& a, Backend* backend = nullptr);
+
+// The rate of c = a b^T in `dtype`, best of several turns.
+double product_flops_per_second(Backend& backend, int64_t m, int64_t n, int64_t k, DType dtype);
 
 // The number that `value`, given as --name, spells. ConfigError naming the option and the range unless it is one in [least, most].
 double number_option(const std::string& name, const std::string& value, double least, double most);
@@ -64,9 +71,14 @@ double number_option(const std::string& name, const std::string& value, double l
 // What this host's (virtual) network card has sent; 0 where there is none called eth0.
 double network_card_bytes();
 
+// What --device names; the CPU where it is not given.
+std::string device_name(const Arguments& arguments);
+inline const std::pair<std::string, std::string> device_option = {"device", "cpu (the default), cuda or auto"};
+inline const std::pair<std::string, std::string> small_option = {"small",
+                                                                 "any value: small shapes, for a device that the host stands in for"};
 std::unique_ptr<Backend> make_backend(const Arguments& arguments);
 // Normal numbers, different for every call.
-Tensor random_tensor(Backend& backend, const Shape& shape, double deviation = 1.0);
+Tensor random_tensor(Backend& backend, const Shape& shape, double deviation = 1.0, DType dtype = DType::float32);
 
 // c = a + factor * b over arrays far larger than the caches: the bandwidth that passes over memory are compared with.
 class Triad {

@@ -3,7 +3,6 @@
 // fraction and shown beside it. Products and steps alternate; a step is compared with the better of the two sets of
 // products around it.
 #include <algorithm>
-#include <chrono>
 
 #include "dmuon/core/text.h"
 #include "support.h"
@@ -11,29 +10,6 @@
 
 namespace dmuon::bench {
 namespace {
-
-double product_flops_per_second(Backend& backend, int64_t m, int64_t n, int64_t k) {
-  const Tensor a = random_tensor(backend, {m, k}), b = random_tensor(backend, {n, k}), c = random_tensor(backend, {m, n});
-  Multiply product;
-  product.a = a, product.b = b, product.c = c, product.transpose_b = true;
-  double best = 1e30;
-  for (int i = 0; i < 4; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    backend.matrix().multiply(backend.compute_stream(), product);
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-  return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) / best;
-}
-
-// The best of 1024^3, 2048^3 and the model's own products.
-double best_product(Training& training) {
-  const int64_t rows = training.tokens_per_step(), width = training.configuration().model.width;
-  const int64_t shapes[][3] = {
-      {1024, 1024, 1024}, {2048, 2048, 2048}, {rows, width, width}, {rows, 4 * width, width}, {rows, width, 4 * width}};
-  double best = 0.0;
-  for (const auto& s : shapes) best = std::max(best, product_flops_per_second(training.backend(), s[0], s[1], s[2]));
-  return best;
-}
 
 Json row(const std::string& item, int64_t calls, double seconds, double share, double gflops, const Spread& fraction) {
   Json out = Json::object();
@@ -51,15 +27,14 @@ Json row(const std::string& item, int64_t calls, double seconds, double share, d
 Json::Array run(const Arguments& arguments) {
   const auto config = arguments.own.find("config");
   if (config == arguments.own.end()) throw ConfigError("train-step needs --config FILE, e.g. configs/bench_gpt2_124m.json");
-  Training training(config->second, arguments.threads);
-  const double flops = training.model().facts().flops_per_token(training.configuration().model.context_length) *
-                       static_cast<double>(training.tokens_per_step());
+  Training training(config->second, overrides_of(arguments), arguments.threads);
+  const double flops = training.model_flops();
   training.step();
   training.step();
-  std::vector<double> fractions, model, forward, backward, update, products{best_product(training)};
+  std::vector<double> fractions, model, forward, backward, update, products{training.best_product()};
   for (int pair = 0; pair < arguments.pairs; ++pair) {
     const Training::Seconds seconds = training.step();
-    products.push_back(best_product(training));
+    products.push_back(training.best_product());
     fractions.push_back(flops / seconds.model() / std::max(products[products.size() - 2], products.back()));
     model.push_back(seconds.model());
     forward.push_back(seconds.forward);
@@ -95,7 +70,10 @@ Json::Array run(const Arguments& arguments) {
 }  // namespace
 
 Benchmark train_step_benchmark() {
-  return {"train-step", "A whole training step against the best matrix product", {{"config", "Configuration of the model and batch"}}, run};
+  return {"train-step",
+          "A whole training step against the best matrix product",
+          {{"config", "Configuration of the model and batch"}, device_option, set_option},
+          run};
 }
 
 }  // namespace dmuon::bench

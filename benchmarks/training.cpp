@@ -1,9 +1,13 @@
 #include "training.h"
 
 #include <algorithm>
+#include <array>
+#include <sstream>
 
+#include "dmuon/backend/device.h"
 #include "dmuon/core/log.h"
 #include "dmuon/core/text.h"
+#include "train/devices.h"
 #include "train/tuning.h"
 #include "update_job.h"
 
@@ -37,7 +41,8 @@ std::unique_ptr<Communicator> divide(const Configuration& configuration, Communi
 
 }  // namespace
 
-Training::Training(const std::string& config, int threads) : Training(make_self_communicator(), nullptr, config, {}, threads, nullptr) {}
+Training::Training(const std::string& config, const std::vector<std::string>& overrides, int threads)
+    : Training(make_self_communicator(), nullptr, config, overrides, threads, nullptr) {}
 
 Training::Training(const std::string& config, const std::vector<std::string>& overrides, int threads, Communicator& world, Trace* trace)
     : Training(nullptr, &world, config, overrides, threads, trace) {}
@@ -50,9 +55,9 @@ Training::Training(std::unique_ptr<Communicator> self, Communicator* world, cons
       world_(divided_           ? *divided_
              : world != nullptr ? *world
                                 : *self_),
-      backend_(make_cpu_backend({.mode = HostMode::normal, .threads = threads})),
+      backend_(make_backend(configuration_.device == "auto" ? "cpu" : configuration_.device, BackendOptions{.threads = threads})),
       plan_(make_model(configuration_, TokenData{}, models())),
-      rules_(make_rules(configuration_.optimizer, plan_.model->inventory())),
+      rules_(make_rules(with_newton_schulz_dtype(configuration_, *backend_), plan_.model->inventory())),
       grid_(grid_of(configuration_, world_)),
       shape_(step_shape(configuration_, world_.size())) {
   const Inventory& inventory = plan_.model->inventory();
@@ -77,12 +82,36 @@ Training::Training(std::unique_ptr<Communicator> self, Communicator* world, cons
   sharded_->initialize(1);
 }
 
+std::vector<std::string> overrides_of(const Arguments& arguments) {
+  std::vector<std::string> overrides{"device=" + device_name(arguments)};
+  if (const auto given = arguments.own.find("set"); given != arguments.own.end()) {
+    std::istringstream lines(given->second);
+    for (std::string line; std::getline(lines, line);) overrides.push_back(line);
+  }
+  return overrides;
+}
+
+double Training::best_product() {
+  const int64_t rows = std::min(tokens_per_step(), shape_.micro_batch_size * configuration_.model.context_length);
+  const int64_t width = configuration_.model.width;
+  std::vector<std::array<int64_t, 3>> shapes{{rows, width, width}, {rows, 4 * width, width}, {rows, width, 4 * width}};
+  // A model that is small, as tests have it, is compared with its own products only.
+  if (width >= 256)
+    for (int64_t n : {1024, 2048}) shapes.push_back({n, n, n});
+  if (width >= 256 && device_of(*backend_) != nullptr)
+    for (int64_t n : {4096, 8192}) shapes.push_back({n, n, n});
+  double best = 0.0;
+  for (const auto& [m, n, k] : shapes)
+    best = std::max(best, product_flops_per_second(*backend_, m, n, k, sharded_->options().compute_dtype));
+  return best;
+}
+
 Training::Seconds Training::step(bool until_published) {
   const int64_t length = configuration_.model.context_length;
   const Random random(static_cast<uint64_t>(++steps_), RandomStream::test);
   const auto vocabulary = static_cast<uint64_t>(plan_.model->facts().vocabulary_size);
   const Block mine = block(shape_.global_batch, world_.rank(), world_.size());
-  StepClock clock;
+  StepClock clock(nullptr, &backend_->compute_stream());
   sharded_->begin_step(shape_.micro_batches);
   for (int64_t k = 0; k < shape_.micro_batches; ++k) {
     const int64_t first = std::min(mine.count, k * shape_.micro_batch_size);
@@ -108,7 +137,7 @@ Training::Seconds Training::step(bool until_published) {
 
 Training::Seconds Training::update_only() {
   ++steps_;
-  StepClock clock;
+  StepClock clock(nullptr, &backend_->compute_stream());
   sharded_->begin_step(1);
   sharded_->begin_micro_batch();
   sharded_->end_micro_batch();

@@ -18,10 +18,14 @@ namespace dmuon::bench {
 // Starts the ranks of the job, runs `work` on each of them and ends the whole job when one fails. Rows of rank 0 count.
 Json::Array run_job(const std::function<Json::Array(World& job)>& work);
 
+// --set key=value (any number of them) and --device as overrides of a configuration.
+inline const std::pair<std::string, std::string> set_option = {"set", "key=value of the configuration; may be given again"};
+std::vector<std::string> overrides_of(const Arguments& arguments);
+
 class Training {
  public:
-  // Alone.
-  Training(const std::string& config, int threads);
+  // Alone, on the device that the configuration names; the CPU where that is "auto".
+  Training(const std::string& config, const std::vector<std::string>& overrides, int threads);
   // Collective: this rank's share of a job. `world` and `trace` (null: none) outlive it. Every rank reads the same file and
   // overrides (key=value).
   Training(const std::string& config, const std::vector<std::string>& overrides, int threads, Communicator& world, Trace* trace = nullptr);
@@ -43,6 +47,11 @@ class Training {
   const RunGrid& grid() const { return grid_; }
   // Of all ranks together.
   int64_t tokens_per_step() const { return shape_.global_batch * configuration_.model.context_length; }
+  // The rate of the best product of this backend in the type that the model computes in, among square ones and the model's own.
+  double best_product();
+  double model_flops() {
+    return model().facts().flops_per_token(configuration_.model.context_length) * static_cast<double>(tokens_per_step());
+  }
 
  private:
   Training(std::unique_ptr<Communicator> self, Communicator* world, const std::string& config, const std::vector<std::string>& overrides,

@@ -42,13 +42,13 @@ rows=()
 row() { rows+=("$1|$2|$3"); }  # what|outcome|seconds
 
 finish() {
-  printf '\n%-44s %-12s %s\n' check outcome seconds
+  printf '\n%-76s %-12s %s\n' check outcome seconds
   {
     echo '{"checks": ['
     local separator=""
     for entry in "${rows[@]}"; do
       IFS='|' read -r what outcome seconds <<<"$entry"
-      printf '%-44s %-12s %s\n' "$what" "$outcome" "$seconds" >&2
+      printf '%-76s %-12s %s\n' "$what" "$outcome" "$seconds" >&2
       printf '%s  {"check": "%s", "outcome": "%s", "seconds": %s}' "$separator" "$what" "$outcome" "$seconds"
       separator=$',\n'
     done
@@ -103,6 +103,14 @@ timed build "${DMUON_GPU_BUILD_LIMIT:-$((build_only ? 1800 : 300))}" build_all |
 resources
 if ((build_only)); then finish; exit; fi
 
+# The bars of docs/gpu.md, one row each; before everything else, so that they never lack the time.
+if timed "benchmark device-bars" 150 "$build/dmuon_bench" device-bars --config configs/bench_gpt2_124m.json --pairs 7 \
+  --json "$output/device_bars.json"; then
+  field() { sed -n "s/^ *\"$1\": \"\{0,1\}\([^\"]*[^\",]\)\"\{0,1\},\{0,1\}$/\1/p" "$output/device_bars.json"; }
+  while IFS='|' read -r bar found wanted verdict; do
+    row "$bar: $(printf %.4g "$found"), wanted $wanted" "$verdict" 0
+  done < <(paste -d '|' <(field bar) <(field found) <(field wanted) <(field verdict))
+fi
 timed "tests labelled gpu" 240 ctest --test-dir "$build" -L gpu --output-on-failure || true
 if command -v compute-sanitizer >/dev/null; then
   timed "compute-sanitizer memcheck" 90 env DMUON_TEST_DEVICE=cuda "DMUON_CUDA_PLUGIN=$build/libdmuon_cuda.so" compute-sanitizer \
@@ -126,5 +134,11 @@ gpt2=(configs/bench_gpt2_124m.json --set data.tokenizer=byte --set evaluation.ma
 train "quickstart, 800 steps" 90 configs/quickstart.json
 train "GPT-2 124M in float32, twenty steps" 60 "${gpt2[@]}"
 train "GPT-2 124M in bfloat16, twenty steps" 60 "${gpt2[@]}" --set distribution.compute_dtype=bfloat16
-timed "benchmark device-update" 120 "$build/dmuon_bench" device-update --device cuda --json "$output/device_update.json" || true
+# Tables to look into, as far as there is time: where a step goes, forms of the symmetric product, matrix products, Newton-Schulz.
+timed "benchmark train-step" 60 "$build/dmuon_bench" train-step --device cuda --config configs/bench_gpt2_124m.json --pairs 5 \
+  --set model.context_length=1024 --set model.activation=gelu_tanh --set distribution.compute_dtype=bfloat16 --set training.batch_tokens=32768 \
+  --json "$output/train_step.json" || true
+for table in device-update gemm newton-schulz; do
+  timed "benchmark $table" 60 "$build/dmuon_bench" "$table" --device cuda --pairs 7 --json "$output/${table//-/_}.json" || true
+done
 finish

@@ -3,12 +3,10 @@
 namespace dmuon {
 namespace {
 
-double sum_of(ExecutionContext& context, const Tensor& losses) {
+Tensor sum_of(ExecutionContext& context, const Tensor& losses) {
   Tensor sum = context.backend.allocate(Shape{1}, DType::float64, MemoryCategory::workspace, "sum of losses");
   context.backend.optimizer().sum(context.stream, {losses, sum});
-  double value = 0.0;
-  context.backend.copy_to_host(context.stream, sum, &value);
-  return value;
+  return sum;
 }
 
 }  // namespace
@@ -27,14 +25,14 @@ DeviceBatch to_device(Backend& backend, Stream& stream, const HostTokenBatch& ba
   return device;
 }
 
-double train_micro_batch(Model& model, ExecutionContext context, const HostTokenBatch& batch, double gradient_scale, StepClock& clock) {
+Tensor train_micro_batch(Model& model, ExecutionContext context, const HostTokenBatch& batch, double gradient_scale, StepClock& clock) {
   clock.enter(StepPhase::forward);
   Tape tape;
   context.tape = &tape;
   context.training = true;
   context.sequences = batch.sequences;
   const DeviceBatch device = to_device(context.backend, context.stream, batch);
-  double loss = 0.0;
+  Tensor loss;
   {
     Variable logits = model.forward(context, device.tokens, device.positions);
     const Variable losses =
@@ -43,7 +41,6 @@ double train_micro_batch(Model& model, ExecutionContext context, const HostToken
   }
   clock.enter(StepPhase::backward);
   tape.backward(context);
-  context.stream.synchronize();
   return loss;
 }
 
@@ -54,7 +51,9 @@ double evaluate_batch(Model& model, ExecutionContext context, const HostTokenBat
   const DeviceBatch device = to_device(context.backend, context.stream, batch);
   Variable logits = model.forward(context, device.tokens, device.positions);
   const Variable losses = softmax_cross_entropy(context, std::move(logits), device.targets, model.facts().vocabulary_size, 0.0);
-  return sum_of(context, losses.value());
+  double sum = 0.0;
+  context.backend.copy_to_host(context.stream, sum_of(context, losses.value()), &sum);
+  return sum;
 }
 
 }  // namespace dmuon

@@ -88,9 +88,10 @@ void Trainer::append_metrics() {
   }
 }
 
-void Trainer::train_micro_batches(StepClock& clock, double& loss_sum) {
+double Trainer::train_micro_batches(StepClock& clock) {
   const Block mine = block(shape_.global_batch, parts_.world.rank(), parts_.world.size());
   const double targets = static_cast<double>(shape_.global_batch * training_.length());
+  std::vector<Tensor> losses;  // read at the end: until then a device need not be waited for
   parts_.sharded.begin_step(shape_.micro_batches);
   for (int64_t k = 0; k < shape_.micro_batches; ++k) {
     const int64_t first = std::min(mine.count, k * shape_.micro_batch_size);
@@ -103,11 +104,14 @@ void Trainer::train_micro_batches(StepClock& clock, double& loss_sum) {
       context.dropout_seed = mix64(static_cast<uint64_t>(parts_.configuration.seed) ^ mix64(static_cast<uint64_t>(state_.step) + 1));
       context.first_sequence = mine.first + first;
       const HostTokenBatch batch = training_.batch(state_.samples + mine.first + first, count);
-      loss_sum += train_micro_batch(parts_.model, context, batch, 1.0 / targets, clock);
+      losses.push_back(train_micro_batch(parts_.model, context, batch, 1.0 / targets, clock));
     }
     clock.enter(StepPhase::backward);
     parts_.sharded.end_micro_batch();
   }
+  double sum = 0.0;
+  for (const Tensor& loss : losses) sum += to_doubles(parts_.backend, loss)[0];
+  return sum;
 }
 
 void Trainer::step() {
@@ -116,12 +120,9 @@ void Trainer::step() {
   const TrafficBytes sent_before = parts_.sharded.traffic(), votes_before = parts_.sharded.vote_traffic();
   const double targets = static_cast<double>(shape_.global_batch * training_.length());
 
-  StepClock clock(parts_.trace);
-  double loss_sum = 0.0;
-  train_micro_batches(clock, loss_sum);
-  // The end of the reductions and the agreement on the norm belong to the update: nothing can change before them. A device is
-  // still in the backward pass when its host has queued it.
-  parts_.backend.compute_stream().synchronize();
+  StepClock clock(parts_.trace, &parts_.backend.compute_stream());
+  const double loss_sum = train_micro_batches(clock);
+  // The end of the reductions and the agreement on the norm belong to the update: nothing can change before them.
   clock.enter(StepPhase::update);
   enter(text("update of step ", state_.step + 1), parts_.configuration.communication.step_timeout_seconds);
   const double extras[] = {loss_sum, stop_signal() != 0 ? 1.0 : 0.0, static_cast<double>(newton_schulz_calls_),

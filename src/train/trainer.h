@@ -45,7 +45,7 @@ class Trainer {
  private:
   void step();
   void append_metrics();
-  void train_micro_batches(StepClock& clock, double& loss_sum);
+  double train_micro_batches(StepClock& clock);  // returns the sum of the losses of this rank
   UpdateCounters update(std::span<const StepValues> values);
   int64_t expected_newton_schulz_calls() const;
   void account(const GradientReport& report, double loss, bool finite);

@@ -63,7 +63,7 @@ struct Job {
     ExecutionContext context{backend, backend.compute_stream()};
     context.dropout_seed = static_cast<uint64_t>(number);
     StepClock clock;
-    const double loss = scale * train_micro_batch(*model, context, host, scale, clock);
+    const double loss = scale * to_doubles(backend, train_micro_batch(*model, context, host, scale, clock))[0];
     sharded->end_micro_batch();
     sharded->finish_gradients({});
     const StepValues values[] = {{number, 0.02, 1.0}, {number, 0.003, 1.0}};

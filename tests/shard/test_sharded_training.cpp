@@ -139,8 +139,8 @@ Result train_small(Communicator& hosts, const Case& c, int steps) {
         context.dropout_seed = mix64(static_cast<uint64_t>(step));
         context.first_sequence = begin + done;
         StepClock clock;
-        loss +=
-            train_micro_batch(model, context, batch(step, begin + done, count), 1.0 / static_cast<double>(c.global_batch * length), clock);
+        const double scale = 1.0 / static_cast<double>(c.global_batch * length);
+        loss += to_doubles(*backend, train_micro_batch(model, context, batch(step, begin + done, count), scale, clock))[0];
       }
       sharded.end_micro_batch();
     }
