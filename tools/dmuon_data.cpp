@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <iostream>
 
+#include "data/decode_documents.h"
 #include "data/inspect.h"
 #include "data/tokenize.h"
 #include "dmuon/core/error.h"
@@ -130,6 +131,17 @@ void inspect(const std::vector<std::string>& patterns, const std::string& format
   if (!tokenizer && rows[1][1] == "text") std::cout << "text without --tokenizer: a token is a byte\n";
 }
 
+void decode(const std::vector<std::string>& patterns, const std::string& tokenizer_name, const std::string& output) {
+  const std::vector<std::string> files = expand_files(patterns, "input");
+  const TokenFormat format = detect_format(files, "auto");
+  if (format == TokenFormat::text) throw DataError(files.front() + " holds text, not token ids");
+  const TokenizerHandle tokenizer = tokenizer_named(tokenizer_name, files);
+  const TokenSourceHandle source = open_tokens(files, format, tokenizer, tokenizer->vocabulary_size());
+  const DecodedDocuments done = decode_documents(*source, *tokenizer, output);
+  std::cout << format_count(done.documents) << " documents of " << format_count(done.tokens) << " tokens in " << output
+            << (done.repaired == 0 ? "" : text("; ", done.repaired, " were not UTF-8 and hold U+FFFD")) << "\n";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -193,10 +205,17 @@ int main(int argc, char** argv) {
       "--tokenizer", inspect_tokenizer,
       "byte, character (text only) or a JSON file: decodes the first tokens, and checks that every id has a meaning");
 
+  std::string decoded;
+  CLI::App* decode_command = app.add_subcommand("decode", "token files back to their documents, as JSONL");
+  decode_command->add_option("input", patterns, "token files or quoted glob patterns, in order")->required();
+  decode_command->add_option("-o,--output", decoded, "file of lines {\"text\": \"...\"}, one a document")->required();
+  decode_command->add_option("--tokenizer", inspect_tokenizer, "of the files; its end-of-text token separates the documents")->required();
+
   try {
     app.parse(argc, argv);
     if (tokenize_command->parsed()) tokenize(options, patterns, names);
     if (inspect_command->parsed()) inspect(patterns, inspect_format, inspect_tokenizer);
+    if (decode_command->parsed()) decode(patterns, inspect_tokenizer, decoded);
     return static_cast<int>(ExitCode::done);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? static_cast<int>(ExitCode::done) : static_cast<int>(ExitCode::bad_input);
