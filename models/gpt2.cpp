@@ -33,14 +33,14 @@ Gpt2::Gpt2(const Gpt2Settings& settings) : settings_(settings) {
     const auto norm = [&](const char* part) {
       return NormalizationLayer::declare(inventory_, unit, name + part, width, settings.bias, settings.normalization);
     };
-    const auto layer = [&](const char* part, int64_t out, int64_t in, double divisor) {
+    const auto layer = [&](const char* part, int64_t out, int64_t in, double divisor, int64_t heads = 1) {
       const double spread = settings.initializer == MatrixInitializer::fan_in ? 1.0 / std::sqrt(static_cast<double>(in)) : deviation;
-      return LinearLayer::declare(inventory_, unit, name + part, out, in, settings.bias, spread / divisor);
+      return LinearLayer::declare(inventory_, unit, name + part, out, in, settings.bias, spread / divisor, heads);
     };
     block.attention_norm = norm(".attention_norm");
-    block.query = layer(".attention.query", width, width, 1.0);
-    block.key = layer(".attention.key", width, width, 1.0);
-    block.value = layer(".attention.value", width, width, 1.0);
+    block.query = layer(".attention.query", width, width, 1.0, settings.heads);
+    block.key = layer(".attention.key", width, width, 1.0, settings.heads);
+    block.value = layer(".attention.value", width, width, 1.0, settings.heads);
     block.output = layer(".attention.output", width, width, residual_divisor);
     block.mlp_norm = norm(".mlp_norm");
     block.up = layer(".mlp.up", inner, width, 1.0);

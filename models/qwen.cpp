@@ -25,17 +25,17 @@ Qwen::Qwen(const QwenSettings& settings) : settings_(settings) {
     units_.blocks.push_back(unit);
     Block block;
     const auto norm = [&](const char* part) { return NormalizationLayer::declare(inventory_, unit, name + part, width, false, rms); };
-    const auto layer = [&](const char* part, int64_t out, int64_t in, bool bias, double divisor) {
+    const auto layer = [&](const char* part, int64_t out, int64_t in, bool bias, double divisor, int64_t heads = 1) {
       const double spread = settings.initializer == MatrixInitializer::fan_in ? 1.0 / std::sqrt(static_cast<double>(in)) : deviation;
-      return LinearLayer::declare(inventory_, unit, name + part, out, in, bias, spread / divisor);
+      return LinearLayer::declare(inventory_, unit, name + part, out, in, bias, spread / divisor, heads);
     };
     const auto head_norm = [&](const char* part) {
       return inventory_.declare(unit, name + part, Shape{settings.head_width}, ParameterRole::vector, initialize_one());
     };
     block.attention_norm = norm(".attention_norm");
-    block.query = layer(".attention.query", queries, width, settings.attention_bias, 1.0);
-    block.key = layer(".attention.key", keys, width, settings.attention_bias, 1.0);
-    block.value = layer(".attention.value", keys, width, settings.attention_bias, 1.0);
+    block.query = layer(".attention.query", queries, width, settings.attention_bias, 1.0, settings.heads);
+    block.key = layer(".attention.key", keys, width, settings.attention_bias, 1.0, settings.key_value_heads);
+    block.value = layer(".attention.value", keys, width, settings.attention_bias, 1.0, settings.key_value_heads);
     if (settings.query_key_normalization) {
       block.query_norm = head_norm(".attention.query_norm.weight");
       block.key_norm = head_norm(".attention.key_norm.weight");

@@ -3,9 +3,9 @@
 namespace dmuon {
 
 LinearLayer LinearLayer::declare(Inventory& inventory, int unit, const std::string& name, int64_t out, int64_t in, bool with_bias,
-                                 double deviation) {
+                                 double deviation, int64_t heads) {
   LinearLayer layer;
-  layer.weight = inventory.declare(unit, name + ".weight", Shape{out, in}, ParameterRole::matrix, initialize_normal(deviation));
+  layer.weight = inventory.declare(unit, name + ".weight", Shape{out, in}, ParameterRole::matrix, initialize_normal(deviation), heads);
   if (with_bias) layer.bias = inventory.declare(unit, name + ".bias", Shape{out}, ParameterRole::vector, initialize_zero());
   return layer;
 }

@@ -19,16 +19,20 @@ int Inventory::add_unit(std::string name, bool tied) {
   return static_cast<int>(units_.size()) - 1;
 }
 
-Variable Inventory::declare(int unit, std::string name, Shape shape, ParameterRole role, Initializer initializer) {
+Variable Inventory::declare(int unit, std::string name, Shape shape, ParameterRole role, Initializer initializer, int64_t heads) {
   if (unit < 0 || unit >= static_cast<int>(units_.size()))
     throw ConfigError(text("parameter \"", name, "\" is declared in unit ", unit, ", but there are ", units_.size(), " units"));
   if (find(name) != nullptr) throw ConfigError(text("parameter \"", name, "\" is declared twice; names must be unique"));
+  if (heads < 1 || (heads > 1 && (shape.rank() < 2 || shape[0] % heads != 0)))
+    throw ConfigError(
+        text("parameter \"", name, "\" ", shape.to_string(), " is declared to be of ", heads, " heads, which do not divide its rows"));
   ParameterDeclaration declaration;
   declaration.name = name;
   declaration.shape = shape;
   declaration.role = role;
   declaration.initializer = initializer;
   declaration.unit = unit;
+  declaration.heads = heads;
   declaration.state = std::make_shared<ParameterState>();
   declaration.state->name = std::move(name);
   declaration.state->requires_gradient = role != ParameterRole::buffer;

@@ -15,6 +15,7 @@ class Muon final : public UpdateRule {
 
   std::string name() const override { return "muon"; }
   Cutting cutting() const override { return Cutting::whole; }
+  bool per_head() const override { return options_.per_head; }
   std::vector<StateSpecification> state() const override { return {{"momentum"}}; }
   int newton_schulz_calls() const override { return 1; }
   UpdateCounters counters() const override { return momentum_.counters(); }

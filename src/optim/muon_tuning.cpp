@@ -13,10 +13,11 @@ std::string key_of(const Shape& shape) { return text(shape[0], "x", shape[1]); }
 
 }  // namespace
 
-Shape muon_matrix_shape(std::string_view rule, std::string_view parameter, const Shape& shape) {
+ShapeCount muon_matrices(std::string_view rule, std::string_view parameter, const Shape& shape, bool per_head) {
   if (shape.elements() > 0) {
-    if (shape.rank() == 2) return shape;
-    if (shape.rank() == 4) return Shape{shape[0], shape[1] * shape[2] * shape[3]};
+    if (shape.rank() == 2) return {shape, 1};
+    if (shape.rank() == 4) return {Shape{shape[0], shape[1] * shape[2] * shape[3]}, 1};
+    if (shape.rank() == 3 && per_head) return {Shape{shape[1], shape[2]}, shape[0]};
   }
   throw ShapeError(text(rule, ": ", parameter, " has shape ", shape.to_string(), "; ", rule,
                         " takes matrices [out, in] and convolution weights [out, in, k, k]. Route it to another rule, such as adamw."));
@@ -73,12 +74,12 @@ MuonTuning tune_muon(Backend& backend, std::string_view rule, const OrthogonalMo
   // Several given shapes may be one matrix shape; the largest count decides.
   std::vector<ShapeCount> matrices;
   for (const ShapeCount& each : shapes) {
-    const Shape shape = muon_matrix_shape(rule, "a tensor", each.shape);
+    const auto [shape, parts] = muon_matrices(rule, "a tensor", each.shape, options.per_head);
     const auto found = std::find_if(matrices.begin(), matrices.end(), [&](const ShapeCount& other) { return other.shape == shape; });
     if (found == matrices.end())
-      matrices.push_back({shape, each.count});
+      matrices.push_back({shape, parts * each.count});
     else
-      found->count = std::max(found->count, each.count);
+      found->count = std::max(found->count, parts * each.count);
   }
   if (specification.dtype == DType::float16) {
     for (const auto& [shape, count] : matrices) {

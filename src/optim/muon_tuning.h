@@ -16,8 +16,9 @@ namespace dmuon {
 // be larger than workspace_bytes says.
 inline constexpr int64_t device_workspace_factor = 8;
 
-// [out, in] of a 2-D or 4-D weight; ShapeError naming rule and parameter otherwise.
-Shape muon_matrix_shape(std::string_view rule, std::string_view parameter, const Shape& shape);
+// [out, in] of a 2-D or 4-D weight, once; with per_head also `heads` times [rows, columns] of [heads, rows, columns]. ShapeError naming
+// rule and parameter otherwise.
+ShapeCount muon_matrices(std::string_view rule, std::string_view parameter, const Shape& shape, bool per_head);
 
 struct MuonTuning {
   struct Placed {

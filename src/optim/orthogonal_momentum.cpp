@@ -28,12 +28,14 @@ void OrthogonalMomentum::describe(Json& description) const {
   description.set("momentum_warmup_steps", options_.momentum_warmup_steps);
   const Json newton_schulz = options_.newton_schulz.description();
   for (const auto& [key, value] : newton_schulz.as_object()) description.set(key, value);
+  if (options_.per_head) description.set("per_head", true);
   if (options_.tune_numerics) description.set("tune_numerics", true);
 }
 
 double OrthogonalMomentum::flops(const Shape& shape) const {
-  const Shape matrix = muon_matrix_shape(rule_, "a tensor", shape);
-  return newton_schulz_flops(options_.newton_schulz, matrix[0], matrix[1]) + 10.0 * static_cast<double>(shape.elements());
+  const ShapeCount matrices = muon_matrices(rule_, "a tensor", shape, options_.per_head);
+  return static_cast<double>(matrices.count) * newton_schulz_flops(options_.newton_schulz, matrices.shape[0], matrices.shape[1]) +
+         10.0 * static_cast<double>(shape.elements());
 }
 
 Json OrthogonalMomentum::tune(Backend& backend, std::span<const ShapeCount> shapes, MeasurementCache* cache) {
@@ -75,11 +77,38 @@ NewtonSchulzPlacement OrthogonalMomentum::placement_of(const Shape& shape, DType
   return newton_schulz_placement(options_.newton_schulz, shape[0], shape[1], dtype, count, threads_, options_.workspace_bytes);
 }
 
+MatrixItems OrthogonalMomentum::matrices_of(std::span<const UpdateItem> items) const {
+  MatrixItems matrices;
+  for (size_t i = 0; i < items.size(); ++i) {
+    const UpdateItem& item = items[i];
+    const ShapeCount shapes = muon_matrices(rule_, item.name, item.parameter.shape(), options_.per_head);
+    const int64_t elements = shapes.shape.elements();
+    for (int64_t k = 0; k < shapes.count; ++k) {
+      const auto part = [&](const Tensor& tensor) {
+        return tensor.defined() ? tensor.flat(k * elements, elements).reshape(shapes.shape) : Tensor();
+      };
+      UpdateItem matrix{item.name, part(item.parameter), part(item.gradient), {}, part(item.published)};
+      for (const Tensor& state : item.state) matrix.state.push_back(part(state));
+      matrices.items.push_back(std::move(matrix));
+      matrices.origins.push_back({i, k * elements});
+    }
+  }
+  return matrices;
+}
+
+MatrixItems OrthogonalMomentum::checked_matrices(const UpdateRule& rule, std::span<const UpdateItem> items) const {
+  for (const UpdateItem& item : items) {
+    muon_matrices(rule_, item.name, item.parameter.shape(), options_.per_head);
+    check_item(rule, item);
+  }
+  return matrices_of(items);
+}
+
 void OrthogonalMomentum::for_batches(std::span<UpdateItem> items, const Batch& update) const {
   // Groups of equal shape in the order of their first item, each in batches that fit the workspace.
   std::vector<std::pair<Shape, std::vector<UpdateItem*>>> groups;
   for (UpdateItem& item : items) {
-    const Shape shape = muon_matrix_shape(rule_, item.name, item.parameter.shape());
+    const Shape& shape = item.parameter.shape();
     auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& each) {
       return each.first == shape && each.second.front()->parameter.dtype() == item.parameter.dtype();
     });
@@ -97,17 +126,10 @@ void OrthogonalMomentum::for_batches(std::span<UpdateItem> items, const Batch& u
 
 void OrthogonalMomentum::run(const UpdateRule& rule, Backend& backend, Stream& stream, std::span<UpdateItem> items, bool in_place,
                              const Consumer& consume) {
-  check_items(rule, items);
-  for_batches(items, [&](const Shape& shape, std::span<UpdateItem* const> batch, int queues) {
+  MatrixItems matrices = checked_matrices(rule, items);
+  for_batches(matrices.items, [&](const Shape& shape, std::span<UpdateItem* const> batch, int queues) {
     run_batch(backend, stream, shape, batch, queues, in_place, consume);
   });
-}
-
-void OrthogonalMomentum::check_items(const UpdateRule& rule, std::span<const UpdateItem> items) const {
-  for (const UpdateItem& item : items) {
-    muon_matrix_shape(rule_, item.name, item.parameter.shape());
-    check_item(rule, item);
-  }
 }
 
 void OrthogonalMomentum::update(const UpdateRule& rule, Backend& backend, Stream& stream, std::span<UpdateItem> items,
@@ -119,11 +141,11 @@ void OrthogonalMomentum::update(const UpdateRule& rule, Backend& backend, Stream
       backend.optimizer().muon_apply(stream, apply);
     });
   if (items.empty()) return;
-  check_items(rule, items);
-  DeviceMuon device(backend, stream, options_, {hyper_.tensor(), momentum_now_, gradient_scale_}, static_cast<int64_t>(items.size()),
-                    scratch_bytes_);
-  for_batches(items, [&](const Shape& shape, std::span<UpdateItem* const> batch, int) { device.update(shape, batch, apply_of); });
-  counters_.newton_schulz_calls += static_cast<int64_t>(items.size());
+  MatrixItems matrices = checked_matrices(rule, items);
+  const auto count = static_cast<int64_t>(matrices.items.size());
+  DeviceMuon device(backend, stream, options_, {hyper_.tensor(), momentum_now_, gradient_scale_}, count, scratch_bytes_);
+  for_batches(matrices.items, [&](const Shape& shape, std::span<UpdateItem* const> batch, int) { device.update(shape, batch, apply_of); });
+  counters_.newton_schulz_calls += count;
   counters_.newton_schulz_guard_events += device.finish();
 }
 

@@ -12,6 +12,16 @@
 
 namespace dmuon {
 
+// Items taken apart into what is orthogonalised by itself: views of their tensors.
+struct MatrixItems {
+  struct Origin {
+    size_t item = 0;    // index of the item that the matrix is of
+    int64_t first = 0;  // element of it that the matrix begins at
+  };
+  std::vector<UpdateItem> items;
+  std::vector<Origin> origins;
+};
+
 class OrthogonalMomentum {
  public:
   // ConfigError "<rule>: <field> ..." for options out of range.
@@ -27,7 +37,11 @@ class OrthogonalMomentum {
 
   void prepare(Backend& backend, Stream& stream, const StepValues& values);
 
-  // Where an orthogonalised matrix goes: called once for every item, in an order that depends on the shapes.
+  // The matrices of whole items (without votes): one each, or with per_head the heads of [heads, rows, columns]. ShapeError naming the
+  // parameter for anything else.
+  MatrixItems matrices_of(std::span<const UpdateItem> items) const;
+
+  // Where an orthogonalised matrix goes: called once for every matrix of the items, in an order that depends on the shapes.
   using Consumer = std::function<void(UpdateItem& item, const Shape& matrix_shape, const Tensor& orthogonal)>;
   // Advances the momentum (state 0) of every item and hands out the orthogonalised update. `in_place`: the gradient is the
   // scratch of the iteration and what it holds afterwards is undefined; otherwise it is only read. ShapeError naming the
@@ -38,14 +52,14 @@ class OrthogonalMomentum {
   void update(const UpdateRule& rule, Backend& backend, Stream& stream, std::span<UpdateItem> items, const ApplyOf& apply_of);
   // The same engine on matrices of one shape without momentum; the given tensors are scratch.
   std::vector<Tensor> orthogonalize(Backend& backend, Stream& stream, std::span<const Tensor> matrices, int queues);
-  // Calls `update` with the items of equal shape, as many at once as share a call of the engine.
+  // Calls `update` with the matrices of equal shape, as many at once as share a call of the engine.
   using Batch = std::function<void(const Shape& matrix_shape, std::span<UpdateItem* const> items, int queues)>;
   void for_batches(std::span<UpdateItem> items, const Batch& update) const;
 
  private:
   bool on_device() const { return options_.newton_schulz.dtype == DType::float16; }  // without the host
   void take(MuonTuning tuning);
-  void check_items(const UpdateRule& rule, std::span<const UpdateItem> items) const;
+  MatrixItems checked_matrices(const UpdateRule& rule, std::span<const UpdateItem> items) const;
   NewtonSchulzPlacement placement_of(const Shape& shape, DType dtype, int64_t count) const;
   void run_batch(Backend& backend, Stream& stream, const Shape& shape, std::span<UpdateItem* const> items, int queues, bool in_place,
                  const Consumer& consume);

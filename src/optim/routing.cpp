@@ -47,6 +47,22 @@ void check_overrides(const RoutingRequest& request, std::span<const RoutedParame
   }
 }
 
+// per_head of a rule none of whose parameters has heads would silently do nothing.
+void check_heads(const RoutingRequest& request, const Routing& routing) {
+  for (size_t i = 0; i < request.rules.size(); ++i) {
+    const Routing::Share& share = routing.share[i];
+    if (!request.rules[i].per_head || share.tensors == 0 || share.matrices > share.tensors) continue;
+    const int rule = static_cast<int>(i);
+    const auto named =
+        std::find_if(request.overrides.begin(), request.overrides.end(), [&](const auto& each) { return each.rule == rule; });
+    throw ConfigError(text(named != request.overrides.end()
+                               ? text("optimizer.overrides[", named - request.overrides.begin(), "] (\"", named->pattern, "\")")
+                               : std::string(rule == request.matrix_rule ? "optimizer.matrix" : "optimizer.auxiliary"),
+                           ": per_head is true, but none of its ", share.tensors,
+                           " parameters is divided into attention heads, as query, key and value projections are; set it to false"));
+  }
+}
+
 }  // namespace
 
 bool matches_pattern(std::string_view pattern, std::string_view name) {
@@ -103,11 +119,14 @@ Routing route(const RoutingRequest& request, std::span<const RoutedParameter> pa
                              " gives it ", chosen.name, ", which takes matrices only; route it to an element-wise rule"));
     routing.rule.push_back(rule);
     Routing::Share& share = routing.share[static_cast<size_t>(rule)];
+    const int64_t matrices = chosen.per_head ? parameter.heads : 1;
     ++share.tensors;
+    share.matrices += matrices;
     share.elements += parameter.shape.elements();
     elements += parameter.shape.elements();
-    routing.newton_schulz_calls += chosen.newton_schulz_calls;
+    routing.newton_schulz_calls += matrices * chosen.newton_schulz_calls;
   }
+  check_heads(request, routing);
   check_overrides(request, parameters, used);
 
   // Several rules may be Muon with different hyper-parameters; what counts is the share of all of them.
@@ -128,12 +147,16 @@ std::string Routing::table(const RoutingRequest& request, std::span<const Routed
     const RoutedParameter* first;
     Share share;
   };
+  const auto heads_of = [&](int of, const RoutedParameter& parameter) {
+    return of >= 0 && request.rules[static_cast<size_t>(of)].per_head ? parameter.heads : 1;
+  };
   std::vector<Row> rows;
   int64_t elements = 0;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const RoutedParameter& parameter = parameters[i];
     auto row = std::find_if(rows.begin(), rows.end(), [&](const Row& each) {
-      return each.rule == rule[i] && each.first->role == parameter.role && each.first->shape == parameter.shape;
+      return each.rule == rule[i] && each.first->role == parameter.role && each.first->shape == parameter.shape &&
+             heads_of(rule[i], *each.first) == heads_of(rule[i], parameter);
     });
     if (row == rows.end()) row = rows.insert(rows.end(), {rule[i], &parameter, {}});
     ++row->share.tensors;
@@ -143,9 +166,13 @@ std::string Routing::table(const RoutingRequest& request, std::span<const Routed
   std::stable_sort(rows.begin(), rows.end(),
                    [](const Row& a, const Row& b) { return (a.rule < 0 ? 1 << 30 : a.rule) < (b.rule < 0 ? 1 << 30 : b.rule); });
   std::vector<std::vector<std::string>> cells = {{"rule", "role", "shape", "tensors", "elements", "share", "first"}};
+  const auto shape_of = [&](const Row& row) {
+    const int64_t heads = heads_of(row.rule, *row.first);
+    return heads > 1 ? text(heads, " heads of ", row.first->shape.to_string()) : row.first->shape.to_string();
+  };
   for (const Row& row : rows)
-    cells.push_back({row.rule < 0 ? "none" : request.rules[static_cast<size_t>(row.rule)].name, row.first->role,
-                     row.first->shape.to_string(), format_count(row.share.tensors), format_count(row.share.elements),
+    cells.push_back({row.rule < 0 ? "none" : request.rules[static_cast<size_t>(row.rule)].name, row.first->role, shape_of(row),
+                     format_count(row.share.tensors), format_count(row.share.elements),
                      row.rule < 0 ? "" : percent(row.share.elements, elements), row.first->name});
   for (size_t i = 0; i < share.size(); ++i)
     cells.push_back({request.rules[i].name, "all", "", format_count(share[i].tensors), format_count(share[i].elements),

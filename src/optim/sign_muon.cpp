@@ -20,6 +20,7 @@ class SignMuon final : public UpdateRule {
   std::string name() const override { return "sign_muon"; }
   Agreement agreement() const override { return Agreement::vote; }
   Cutting cutting() const override { return Cutting::whole; }
+  bool per_head() const override { return options_.per_head; }
   std::vector<StateSpecification> state() const override { return {{"momentum", true}}; }
   int newton_schulz_calls() const override { return options_.post_polar ? 2 : 1; }
   UpdateCounters counters() const override { return momentum_.counters(); }
@@ -58,13 +59,22 @@ class SignMuon final : public UpdateRule {
       for (const UpdateItem& item : items) vote_.apply(backend, stream, item);
       return;
     }
-    momentum_.for_batches(items, [&](const Shape& shape, std::span<UpdateItem* const> batch, int queues) {
-      std::vector<Tensor> votes;
-      for (const UpdateItem* item : batch) {
-        votes.push_back(backend.allocate(shape, item->parameter.dtype(), MemoryCategory::workspace, "votes"));
-        vote_.unpack(backend, stream, *item, votes.back());
+    MatrixItems matrices = momentum_.matrices_of(items);
+    size_t unpacked = items.size();  // the item whose votes `votes` holds: the matrices of one item follow one another
+    Tensor votes;
+    momentum_.for_batches(matrices.items, [&](const Shape& shape, std::span<UpdateItem* const> batch, int queues) {
+      std::vector<Tensor> messages;
+      for (const UpdateItem* matrix : batch) {
+        const auto [from, first] = matrices.origins[static_cast<size_t>(matrix - matrices.items.data())];
+        if (from != unpacked) {
+          const UpdateItem& item = items[from];
+          votes = backend.allocate(item.parameter.shape(), item.parameter.dtype(), MemoryCategory::workspace, "votes");
+          vote_.unpack(backend, stream, item, votes);
+          unpacked = from;
+        }
+        messages.push_back(votes.flat(first, shape.elements()).reshape(shape));
       }
-      const std::vector<Tensor> orthogonal = momentum_.orthogonalize(backend, stream, votes, queues);
+      const std::vector<Tensor> orthogonal = momentum_.orthogonalize(backend, stream, messages, queues);
       for (size_t i = 0; i < batch.size(); ++i) step_along(backend, stream, *batch[i], shape, orthogonal[i]);
     });
   }

@@ -58,6 +58,11 @@ double newton_schulz_seconds(const Hardware& hardware, const std::vector<NewtonS
   return best;
 }
 
+MatrixBatch matrix_batch(const Shape& shape, int64_t batch) {
+  if (shape.rank() == 2) return {shape[0], shape[1], batch};
+  return {shape[1], shape[2], shape[0] * batch};
+}
+
 double matrix_update_seconds(const Hardware& hardware, int64_t rows, int64_t columns, int64_t batch) {
   const double bytes =
       4.0 * hardware.matrix_update_passes * static_cast<double>(rows) * static_cast<double>(columns) * static_cast<double>(batch);

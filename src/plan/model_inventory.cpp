@@ -46,8 +46,8 @@ TensorRow read_tensor(StrictObject object) {
   const auto found = std::find_if(roles.begin(), roles.end(), [&](TensorRole r) { return name_of(r) == role; });
   if (found == roles.end()) object.fail("role", text("\"", role, "\" is not one of matrix, embedding, head, vector"));
   row.role = *found;
-  if (row.role == TensorRole::matrix && row.shape.rank() != 2)
-    object.fail("shape", text("a matrix has two sizes, found ", row.shape.to_string()));
+  if (row.role == TensorRole::matrix && row.shape.rank() != 2 && row.shape.rank() != 3)
+    object.fail("shape", text("a matrix has two sizes, or three where each head is one, found ", row.shape.to_string()));
   object.finish();
   return row;
 }
@@ -143,7 +143,10 @@ ModelInventory divided(const ModelInventory& inventory, int64_t divisor) {
   if (divisor > 1) result.name = text(inventory.name, " / ", divisor);
   for (InventoryTensor& tensor : result.tensors) {
     std::vector<int64_t> sizes;
-    for (int64_t size : tensor.shape.sizes()) sizes.push_back(divide_up(size, divisor));
+    for (int64_t size : tensor.shape.sizes()) {
+      const bool heads = sizes.empty() && tensor.role == TensorRole::matrix && tensor.shape.rank() == 3;
+      sizes.push_back(heads ? size : divide_up(size, divisor));
+    }
     tensor.shape = Shape(sizes);
   }
   return result;

@@ -170,8 +170,9 @@ MethodPrediction Job::gather() const {
   for (const InventoryTensor& tensor : inventory_.tensors) {
     if (tensor.role != TensorRole::matrix) continue;
     const double elements = static_cast<double>(tensor.shape.elements());
+    const MatrixBatch matrices = matrix_batch(tensor.shape, 1);
     largest = std::max(largest, elements);
-    method.matrix_seconds += newton_schulz_seconds(hardware_, hardware_.gather, tensor.shape[0], tensor.shape[1], 1);
+    method.matrix_seconds += newton_schulz_seconds(hardware_, hardware_.gather, matrices.rows, matrices.columns, matrices.batch);
     method.gather_seconds += all_gather_seconds(elements * hardware_.gradient_wire_bytes);
   }
   method.matrix_seconds += pass_seconds(hardware_.matrix_update_passes, matrix_elements_ / options_.ranks);
@@ -252,6 +253,15 @@ PlannerPrediction planner_prediction(const Plan& plan) {
 
 }  // namespace
 
+namespace {
+
+double update_seconds(const Hardware& hardware, const Shape& shape, int64_t batch) {
+  const MatrixBatch matrices = matrix_batch(shape, batch);
+  return matrix_update_seconds(hardware, matrices.rows, matrices.columns, matrices.batch);
+}
+
+}  // namespace
+
 std::vector<PlanTensor> plan_tensors(const ModelInventory& inventory, const Hardware& hardware) {
   std::vector<PlanTensor> tensors;
   tensors.reserve(inventory.tensors.size());
@@ -262,7 +272,7 @@ std::vector<PlanTensor> plan_tensors(const ModelInventory& inventory, const Hard
     row.shape = tensor.shape;
     row.unit = tensor.unit;
     row.whole = matrix;
-    row.cost = matrix ? matrix_update_seconds(hardware, tensor.shape[0], tensor.shape[1], 1) : 0.0;
+    row.cost = matrix ? update_seconds(hardware, tensor.shape, 1) : 0.0;
     row.rule = matrix ? matrix_rule : elementwise_rule;
     row.state_bytes_per_element = matrix ? 4 : 8;
     tensors.push_back(std::move(row));
@@ -278,7 +288,7 @@ CostModel simulated_costs(const ModelInventory& inventory, const Hardware& hardw
     row.rule = matrix_rule;
     row.shape = tensor.shape;
     for (int batch = 1; batch <= hardware.largest_batch; ++batch)
-      row.batches.push_back({batch, matrix_update_seconds(hardware, tensor.shape[0], tensor.shape[1], batch)});
+      row.batches.push_back({batch, update_seconds(hardware, tensor.shape, batch)});
     costs.add(std::move(row));
   }
   return costs;

@@ -32,8 +32,12 @@ ModelInventory planned_inventory(const Configuration& configuration, const std::
     const int rule = rules.table.rule_of[i];
     const bool whole = rule >= 0 && rules.table.rules[static_cast<size_t>(rule)]->cutting() == Cutting::whole;
     // A weight of more than two sizes is the matrix [out, everything else].
-    const Shape shape =
-        whole && parameter.shape.rank() > 2 ? Shape{parameter.shape[0], parameter.shape.elements() / parameter.shape[0]} : parameter.shape;
+    const Shape apart = whole
+                            ? update_shape(*rules.table.rules[static_cast<size_t>(rule)], parameter.name, parameter.shape, parameter.heads)
+                            : parameter.shape;
+    const Shape shape = apart == parameter.shape && whole && parameter.shape.rank() > 2
+                            ? Shape{parameter.shape[0], parameter.shape.elements() / parameter.shape[0]}
+                            : apart;
     inventory.tensors.push_back({parameter.name, shape, role_of(parameter.role, whole), parameter.unit});
   }
   return inventory;

@@ -93,7 +93,8 @@ std::vector<PlanTensor> plan_tensors(const DistributionConfiguration& configurat
     if (tensor.rule >= 0) {
       const UpdateRule& rule = *table.rules[static_cast<size_t>(tensor.rule)];
       tensor.whole = rule.cutting() == Cutting::whole && configuration.method != "gather";
-      tensor.cost = tensor.whole ? rule.flops(parameter.shape) : 0.0;
+      if (rule.cutting() == Cutting::whole) tensor.shape = update_shape(rule, parameter.name, parameter.shape, parameter.heads);
+      tensor.cost = tensor.whole ? rule.flops(tensor.shape) : 0.0;
       tensor.state_bytes_per_element = 4 * static_cast<int>(rule.state().size());
     }
     tensors.push_back(std::move(tensor));

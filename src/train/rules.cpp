@@ -22,6 +22,7 @@ void set_orthogonal_momentum(OrthogonalMomentumOptions& options, const RuleConfi
   options.momentum = c.momentum;
   options.momentum_start = c.momentum_start;
   options.momentum_warmup_steps = c.momentum_warmup_steps;
+  options.per_head = c.per_head;
   options.newton_schulz.coefficients = c.coefficients;
   options.newton_schulz.iterations = static_cast<int>(c.iterations);
   options.newton_schulz.form = iteration_form_from_name(c.iteration_form);
@@ -129,7 +130,7 @@ RunRules make_rules(const OptimizerConfiguration& configuration, const Inventory
   }
   for (const RuleConfiguration* rule : all) {
     auto made = make_rule(*rule);
-    request.rules.push_back({made->name(), made->cutting() == Cutting::whole, made->newton_schulz_calls()});
+    request.rules.push_back({made->name(), made->cutting() == Cutting::whole, made->newton_schulz_calls(), made->per_head()});
     rules.table.rules.push_back(std::move(made));
     rules.schedules.push_back({rule->learning_rate, schedule_options(rule->schedule)});
   }
@@ -137,7 +138,7 @@ RunRules make_rules(const OptimizerConfiguration& configuration, const Inventory
   request.auxiliary_rule = 1;
   std::vector<RoutedParameter> parameters;
   for (const ParameterDeclaration& parameter : inventory.parameters())
-    parameters.push_back({parameter.name, parameter.shape, std::string(name_of(parameter.role))});
+    parameters.push_back({parameter.name, parameter.shape, std::string(name_of(parameter.role)), parameter.heads});
   rules.routing = route(request, parameters);
   rules.routing_table = rules.routing.table(request, parameters);
   rules.table.rule_of = rules.routing.rule;

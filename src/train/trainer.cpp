@@ -199,7 +199,7 @@ int64_t Trainer::expected_newton_schulz_calls() const {
   const RuleTable& table = parts_.sharded.rules();
   int64_t calls = 0;
   for (size_t rule = 0; rule < table.rules.size(); ++rule) {
-    const int64_t once = parts_.rules.routing.share[rule].tensors * table.rules[rule]->newton_schulz_calls();
+    const int64_t once = parts_.rules.routing.share[rule].matrices * table.rules[rule]->newton_schulz_calls();
     const bool votes = table.rules[rule]->agreement() == Agreement::vote;
     calls += once * (votes ? parts_.sharded.grid().replicas : everywhere ? parts_.world.size() : 1);
   }

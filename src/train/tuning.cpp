@@ -21,8 +21,9 @@ const RuleConfiguration& configuration_of(const OptimizerConfiguration& optimize
 // Whole tensors of a rule by shape, and how many of each a rank has to expect in one call: its share of the fullest window.
 std::vector<ShapeCount> shapes_of(const TuningRequest& request, size_t rule) {
   std::vector<ShapeCount> shapes;
-  if (request.table.rules[rule]->cutting() != Cutting::whole) return shapes;
-  const int slots = request.table.rules[rule]->agreement() == Agreement::vote ? request.vote_slots : request.slots;
+  const UpdateRule& whole = *request.table.rules[rule];
+  if (whole.cutting() != Cutting::whole) return shapes;
+  const int slots = whole.agreement() == Agreement::vote ? request.vote_slots : request.slots;
   std::vector<ShapeCount> window;  // parameters are in the order of their units
   int current = -1;
   const auto close = [&] {
@@ -41,9 +42,10 @@ std::vector<ShapeCount> shapes_of(const TuningRequest& request, size_t rule) {
     if (request.table.rule_of[i] != static_cast<int>(rule)) continue;
     if (parameter.unit / request.window_units != current) close();
     current = parameter.unit / request.window_units;
-    const auto found = std::find_if(window.begin(), window.end(), [&](const ShapeCount& each) { return each.shape == parameter.shape; });
+    const Shape shape = update_shape(whole, parameter.name, parameter.shape, parameter.heads);
+    const auto found = std::find_if(window.begin(), window.end(), [&](const ShapeCount& each) { return each.shape == shape; });
     if (found == window.end())
-      window.push_back({parameter.shape, 1});
+      window.push_back({shape, 1});
     else
       ++found->count;
   }

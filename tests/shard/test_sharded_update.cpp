@@ -24,24 +24,23 @@ namespace {
 class ParameterModel final : public Model {
  public:
   explicit ParameterModel(int64_t long_side) {
-    const auto declare = [&](int unit, const std::string& name, Shape shape, ParameterRole role, Initializer initializer) {
-      inventory_.declare(unit, name, shape, role, initializer);
-    };
-    const auto matrix = [&](int unit, const std::string& name, int64_t rows, int64_t columns) {
-      declare(unit, name, Shape{rows, columns}, ParameterRole::matrix, initialize_normal(0.02));
+    const auto declare = [&](int unit, const std::string& name, Shape shape, ParameterRole role, Initializer initializer,
+                             int64_t heads = 1) { inventory_.declare(unit, name, shape, role, initializer, heads); };
+    const auto matrix = [&](int unit, const std::string& name, int64_t rows, int64_t columns, int64_t heads = 1) {
+      declare(unit, name, Shape{rows, columns}, ParameterRole::matrix, initialize_normal(0.02), heads);
     };
     const int embedding = inventory_.add_unit("embedding");
     declare(embedding, "embedding.weight", Shape{1031, 65}, ParameterRole::embedding, initialize_normal(0.02));
     const int first = inventory_.add_unit("blocks.0");
-    matrix(first, "blocks.0.a", 32, long_side);
+    matrix(first, "blocks.0.a", 32, long_side, 4);
     matrix(first, "blocks.0.b", 35, 50);
-    matrix(first, "blocks.0.c", 50, 35);
+    matrix(first, "blocks.0.c", 50, 35, 2);
     declare(first, "blocks.0.bias", Shape{2048}, ParameterRole::vector, initialize_zero());
     declare(first, "blocks.0.frozen", Shape{77}, ParameterRole::vector, initialize_normal(1.0));
     const int second = inventory_.add_unit("blocks.1");
-    matrix(second, "blocks.1.a", 32, long_side);
+    matrix(second, "blocks.1.a", 32, long_side, 4);
     matrix(second, "blocks.1.b", 67, 131);
-    matrix(second, "blocks.1.c", 50, 35);
+    matrix(second, "blocks.1.c", 50, 35, 2);
     matrix(second, "blocks.1.d", 1, 9);
     matrix(second, "blocks.1.e", 13, 1);
     declare(second, "blocks.1.bias", Shape{5}, ParameterRole::vector, initialize_one());
@@ -58,7 +57,7 @@ class ParameterModel final : public Model {
   Inventory inventory_;
 };
 
-enum class Rules { muon, muon_gram, sgd };
+enum class Rules { muon, muon_gram, muon_per_head, sgd };
 
 struct Case {
   std::string name = {};
@@ -80,10 +79,12 @@ struct Case {
 
 RuleTable make_rules(const Inventory& inventory, Rules rules) {
   RuleTable table;
+  MuonOptions options = muon_options(rules == Rules::muon_gram ? "dmuon" : "keller");
+  options.per_head = rules == Rules::muon_per_head;
   if (rules == Rules::sgd)
     table.rules.push_back(make_sgd({0.9, 0.0, true, 0.01}));
   else
-    table.rules.push_back(make_muon(muon_options(rules == Rules::muon ? "keller" : "dmuon")));
+    table.rules.push_back(make_muon(options));
   table.rules.push_back(make_adamw({0.9, 0.95, 1e-8, 0.1}));
   for (const ParameterDeclaration& parameter : inventory.parameters()) {
     const bool fixed = parameter.role == ParameterRole::buffer || parameter.name == "blocks.0.frozen";
@@ -104,7 +105,8 @@ Plan plan_of(const Case& c, const Inventory& inventory, const RuleTable& table, 
     if (const int rule = table.rule_of[i]; rule >= 0) {
       tensor.whole = table.rules[static_cast<size_t>(rule)]->cutting() == Cutting::whole && c.options.distribution != Distribution::gather;
       tensor.rule = rule;
-      if (tensor.whole) tensor.cost = table.rules[static_cast<size_t>(rule)]->flops(parameter.shape);
+      tensor.shape = update_shape(*table.rules[static_cast<size_t>(rule)], parameter.name, parameter.shape, parameter.heads);
+      if (tensor.whole) tensor.cost = table.rules[static_cast<size_t>(rule)]->flops(tensor.shape);
     }
     tensors.push_back(tensor);
     owners.push_back(static_cast<int>(Random(c.owner_seed, RandomStream::test).below(static_cast<uint64_t>(ranks), i)));
@@ -128,7 +130,9 @@ class Job {
         backend_(testing::make_test_backend_of(world, {.mode = c.mode, .threads = c.threads})),
         ranks_(*backend_, world) {
     RuleTable table = make_rules(model_.inventory(), c.rules);
-    for (int rule : table.rule_of) matrices_ += rule == 0 && c.rules != Rules::sgd;
+    for (size_t i = 0; i < table.rule_of.size(); ++i)
+      if (table.rule_of[i] == 0 && c.rules != Rules::sgd)
+        matrices_ += c.rules == Rules::muon_per_head ? static_cast<int>(model_.inventory().parameters()[i].heads) : 1;
     Plan plan = plan_of(c, model_.inventory(), table, world.size());
     ShardedModelOptions options = c.options;
     options.one_stream = c.mode == HostMode::deferred;
@@ -428,14 +432,30 @@ int main() {
     return code;
   }
   run(matrix(all.size()), {});
-  for (Rules rules : {Rules::muon_gram, Rules::sgd}) {
+  for (Rules rules : {Rules::muon_gram, Rules::muon_per_head, Rules::sgd}) {
     // Sums over many elements, as in real matrices.
     Case large{.name = "large matrices, stage 3", .rules = rules, .threads = 2, .cut_elements = 16384, .long_side = 8192};
     large.options.stage = 3;
     Case random = large;
     random.name = "large matrices, random owners";
     random.owner_seed = 5;
-    run({large, random}, {.rules = rules, .cut_elements = 16384, .long_side = 8192});
+    std::vector<Case> cases = {large, random};
+    if (rules == Rules::muon_per_head) {
+      for (int stage : {1, 2, 3}) {
+        Case small{.name = text("heads apart, stage ", stage), .rules = rules, .cut_elements = 16384, .long_side = 8192};
+        small.options.stage = stage;
+        cases.push_back(small);
+      }
+      for (Distribution distribution : {Distribution::gather, Distribution::replicated}) {
+        Case baseline{.name = text("heads apart, ", distribution == Distribution::gather ? "gather" : "replicated"),
+                      .rules = rules,
+                      .cut_elements = 16384,
+                      .long_side = 8192};
+        baseline.options.distribution = distribution;
+        cases.push_back(baseline);
+      }
+    }
+    run(cases, {.rules = rules, .cut_elements = 16384, .long_side = 8192});
   }
   // What every rank computes with is rounded once, by the owner.
   std::vector<Case> narrow;

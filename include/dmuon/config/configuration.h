@@ -93,6 +93,7 @@ struct RuleConfiguration {
   std::string momentum_form = "lerp";
   int64_t momentum_warmup_steps = 0;
   double momentum_start = 0.85;
+  bool per_head = false;
   std::string coefficients = "keller5";
   int64_t iterations = 0;  // 0: as many as the set has
   std::string iteration_form = "auto";

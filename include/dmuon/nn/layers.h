@@ -9,12 +9,12 @@
 
 namespace dmuon {
 
-// y = x W^T + b; "<name>.weight" [out, in] in role matrix, "<name>.bias" [out] in role vector.
+// y = x W^T + b; "<name>.weight" [out, in] in role matrix, "<name>.bias" [out] in role vector. `heads`: blocks of rows of the weight.
 struct LinearLayer {
   Variable weight, bias;  // bias undefined without
 
   static LinearLayer declare(Inventory& inventory, int unit, const std::string& name, int64_t out, int64_t in, bool with_bias,
-                             double deviation);
+                             double deviation, int64_t heads = 1);
   Variable operator()(ExecutionContext& context, const Variable& x) const { return linear(context, x, weight, bias); }
 };
 

@@ -33,7 +33,8 @@ struct ParameterDeclaration {
   Shape shape;
   ParameterRole role = ParameterRole::matrix;
   Initializer initializer;
-  int unit = 0;  // index of its unit
+  int unit = 0;       // index of its unit
+  int64_t heads = 1;  // equal blocks of rows, one per attention head: what an update rule may take apart
   std::shared_ptr<ParameterState> state;
 };
 
@@ -47,8 +48,8 @@ struct UnitDeclaration {
 class Inventory {
  public:
   int add_unit(std::string name, bool tied = false);
-  // Throws ConfigError on a duplicate name.
-  Variable declare(int unit, std::string name, Shape shape, ParameterRole role, Initializer initializer);
+  // Throws ConfigError on a duplicate name, and where `heads` do not divide the rows.
+  Variable declare(int unit, std::string name, Shape shape, ParameterRole role, Initializer initializer, int64_t heads = 1);
 
   const std::vector<ParameterDeclaration>& parameters() const { return parameters_; }
   const std::vector<UnitDeclaration>& units() const { return units_; }

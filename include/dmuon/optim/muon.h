@@ -4,9 +4,9 @@
 //   u = m, or with nesterov (1 - momentum) * g + momentum * m (lerp), g + momentum * m (sum)
 //   p = p * (1 - learning_rate * weight_decay) - learning_rate * scale * orthogonalize(u)
 //
-// Decay uses the base learning rate, not the one scaled by the shape. State: "momentum". Works on whole tensors: 2-D, or
-// 4-D taken as [out, in * k * k]; any other rank is a ShapeError naming the parameter. Items of equal shape go through the
-// engine in batches bounded by `workspace_bytes`; results never depend on the grouping.
+// Decay uses the base learning rate, not the one scaled by the shape. State: "momentum". Works on whole tensors: 2-D,
+// 4-D taken as [out, in * k * k], or with per_head [heads, rows, columns]; any other rank is a ShapeError naming the parameter. Items of
+// equal shape go through the engine in batches bounded by `workspace_bytes`; results never depend on the grouping.
 #pragma once
 
 #include <memory>

@@ -5,7 +5,8 @@
 //   p = p * (1 - learning_rate * weight_decay) - learning_rate * sqrt(max(1, fan_out / fan_in)) * orthogonalize(S),
 // whose operator norm is about 1: the learning rate is then one of Muon, and rate_shape has to be none.
 //
-// Works on whole matrices: 2-D, or 4-D taken as [out, in * k * k]; any other rank is a ShapeError naming the parameter.
+// Works on whole matrices: 2-D, 4-D taken as [out, in * k * k], or with per_head [heads, rows, columns] (each head's message and, with
+// post_polar, vote is orthogonalised by itself); any other rank is a ShapeError naming the parameter.
 // State: "momentum", local to each replica.
 #pragma once
 

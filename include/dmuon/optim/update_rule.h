@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dmuon/backend/backend.h"
@@ -42,7 +43,7 @@ struct SignVote {
 // One parameter, or one range of its elements, on the rank that holds it.
 struct UpdateItem {
   std::string name;           // the parameter's
-  Tensor parameter;           // master, float32 [out, in] or [n]; updated in place
+  Tensor parameter;           // master, float32 [out, in], [heads, rows, in] (update_shape) or [n]; updated in place
   Tensor gradient;            // agreed (reduced) gradient, same shape; may be overwritten
   std::vector<Tensor> state;  // in the order of UpdateRule::state()
   Tensor published = {};      // optional, same shape: receives the updated parameter in the pass that makes it, as float32
@@ -77,13 +78,15 @@ class UpdateRule {
   virtual std::string name() const = 0;  // "adamw", "sgd", "muon"
   virtual Agreement agreement() const { return Agreement::mean; }
   virtual Cutting cutting() const = 0;
+  // Whether the blocks of rows that belong to attention heads are matrices of their own (update_shape).
+  virtual bool per_head() const { return false; }
   virtual std::vector<StateSpecification> state() const = 0;
   // Everything that gives the rule its meaning (momentum form, coefficient set, restarts, epsilon ...), stored with
   // checkpoints and compared on resume.
   virtual Json description() const = 0;
-  // FLOPs of one update of a tensor of this shape; the planner's model of cost.
+  // FLOPs of one update of a tensor of this update_shape; the planner's model of cost.
   virtual double flops(const Shape& shape) const = 0;
-  // Newton-Schulz calls this rule makes for one tensor and step in each replica (0 to 2): checked against the routing every step.
+  // Newton-Schulz calls this rule makes for one matrix and step in each replica (0 to 2): checked against the routing every step.
   virtual int newton_schulz_calls() const { return 0; }
   virtual UpdateCounters counters() const { return {}; }
 
@@ -106,5 +109,9 @@ class UpdateRule {
   // never depend on which items share a call, nor on how an element-wise tensor is cut.
   virtual void global(Backend& backend, Stream& stream, std::span<UpdateItem> items) = 0;
 };
+
+// The shape under which a rule gets a whole parameter [rows, ...] of `heads` heads: [heads, rows / heads, columns] where it is
+// per_head() and there are several, else the parameter's own. `name` is for the ShapeError of rows that heads do not divide.
+Shape update_shape(const UpdateRule& rule, std::string_view name, const Shape& shape, int64_t heads);
 
 }  // namespace dmuon

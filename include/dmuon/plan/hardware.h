@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "dmuon/core/json.h"
+#include "dmuon/core/shape.h"
 
 namespace dmuon {
 
@@ -81,6 +82,12 @@ double filled_flops(const Hardware& hardware, const ProductCounts& counts, int64
 // Seconds of Newton-Schulz for a batch of equal [rows, columns] matrices by the cheapest schedule of the list.
 double newton_schulz_seconds(const Hardware& hardware, const std::vector<NewtonSchulzSchedule>& schedules, int64_t rows, int64_t columns,
                              int64_t batch);
+// The matrices of a tensor [rows, columns], or [heads, rows, columns]: `batch` tensors as one batch.
+struct MatrixBatch {
+  int64_t rows, columns, batch;
+};
+MatrixBatch matrix_batch(const Shape& shape, int64_t batch);
+
 // The whole update by its owner: Newton-Schulz and element-wise passes, at least the time to launch its kernels.
 double matrix_update_seconds(const Hardware& hardware, int64_t rows, int64_t columns, int64_t batch);
 

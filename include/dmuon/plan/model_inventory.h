@@ -19,7 +19,7 @@
 namespace dmuon {
 
 enum class TensorRole : uint8_t {
-  matrix,     // hidden weight [out, in]: updated whole by a matrix rule
+  matrix,  // hidden weight [out, in], or [heads, rows, in] of matrices that are orthogonalised one by one: updated whole by a matrix rule
   embedding,  // also a tied embedding/head pair
   head,       // untied output projection
   vector      // biases, norms, whatever an element-wise rule updates
@@ -46,7 +46,7 @@ struct ModelInventory {
 };
 
 // ConfigError naming `origin` and the key: unknown or missing keys, wrong types, shapes that are not positive or whose sizes
-// overflow, matrices that are not 2-D, duplicate names, more than a million tensors.
+// overflow, matrices that are neither 2-D nor 3-D, duplicate names, more than a million tensors.
 ModelInventory inventory_from_json(const Json& json, std::string_view origin);
 // StorageError when the file cannot be read.
 ModelInventory load_inventory(const std::filesystem::path& path);
