@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "comm/nccl/staging.h"
+#include "core/memory_accounting.h"
 #include "dmuon/backend/device.h"
 #include "dmuon/core/text.h"
 #include "train/batches.h"
@@ -68,6 +70,18 @@ int64_t staging_bytes(const RunGrid& run, const JobPlans& plans, int64_t element
   return std::min(int64_t{8} << 20, std::max(means, votes));
 }
 
+// What reductions through NCCL stage in device memory, one at a time inside nodes and one between them. The segment of a shard is
+// the slots of its replicas. NCCL's own buffers come on top and are not known here.
+std::vector<int64_t> device_staging(const RunGrid& run, const JobPlans& plans, int64_t element_bytes) {
+  const auto staged = [&](const Plan& plan, int64_t group, int64_t slots) -> int64_t {
+    const int64_t longest = slots * largest_slot(plan);
+    if (group <= 1 || longest == 0) return 0;
+    return group * nccl::reduction_pieces(group, longest, longest, element_bytes).stride * element_bytes;
+  };
+  const int64_t shards = run.grid.shards, replicas = run.grid.replicas;
+  return {std::max(staged(plans.mean, shards, replicas), staged(plans.vote, shards, 1)), staged(plans.mean, replicas, 1)};
+}
+
 // Measuring needs ranks that exist.
 VoteTransportKind counted_transport(const Configuration& configuration) {
   const VoteTransportKind kind = vote_transport_from_name(configuration.distribution.vote_transport);
@@ -118,8 +132,17 @@ RankCost simulate_rank(const Configuration& configuration, const TokenData& data
     evaluate_batch(*plan.model, context, blank_batch(configuration.evaluation.batch_size, configuration.model.context_length));
   }
   cost.memory = backend->allocator().statistics();
-  if (const DeviceBackend* device = device_of(*backend)) cost.device_bytes = device->memory().peak_reserved;
-  const int64_t staging = staging_bytes(run, plans, size_of(sharded.options().gradient_dtype));
+  const int64_t element_bytes = size_of(sharded.options().gradient_dtype);
+  int64_t staging = 0;
+  if (const DeviceBackend* device = device_of(*backend)) {
+    cost.device_bytes = device->memory().peak_reserved;
+    for (const int64_t bytes : device_staging(run, plans, element_bytes)) {
+      if (bytes > 0) cost.device_bytes += block_size_class(bytes);  // blocks of two streams, kept for the next reduction
+      staging = std::max(staging, bytes);
+    }
+  } else {
+    staging = staging_bytes(run, plans, element_bytes);
+  }
   cost.memory.categories[static_cast<size_t>(MemoryCategory::communication)].peak += staging;
   cost.memory.total.peak += staging;
   return cost;

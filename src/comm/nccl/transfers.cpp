@@ -4,13 +4,11 @@
 #include <optional>
 
 #include "backend/cuda/rank_reduction.h"
+#include "comm/nccl/staging.h"
 #include "dmuon/core/checked.h"
 
 namespace dmuon::nccl {
 namespace {
-
-constexpr int64_t staging_bytes = int64_t{32} << 20;  // of the pieces of a reduction, all ranks' together
-constexpr int64_t piece_alignment = 64;               // elements
 
 int64_t length(std::span<const int64_t> cuts, int rank) { return cuts[static_cast<size_t>(rank) + 1] - cuts[static_cast<size_t>(rank)]; }
 
@@ -133,10 +131,7 @@ void reduce_scatter_v(NcclGroup& group, Stream& stream, const Tensor& buffer, st
   const int size = group.group().size(), rank = group.group().rank();
   const int64_t most = longest(cuts), own = length(cuts, rank);
   if (most == 0) return;
-  const int64_t fitting = staging_bytes / size / size_of(buffer.dtype()) / piece_alignment * piece_alignment;
-  // The same on every rank: sender and receiver cut alike.
-  const int64_t piece = std::min(std::max(fitting, piece_alignment), round_up(most, piece_alignment));
-  const int64_t stride = std::min(piece, round_up(own, piece_alignment));
+  const auto [piece, stride] = reduction_pieces(size, most, own, size_of(buffer.dtype()));
   Tensor staging;
   if (own > 0) staging = group.backend().allocate({size * stride}, buffer.dtype(), MemoryCategory::communication, "terms of a reduction");
   for (int64_t first = 0; first < most; first += piece) {
