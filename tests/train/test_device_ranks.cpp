@@ -1,31 +1,16 @@
 // Whole runs of several ranks on devices, through NCCL: they train like the CPU, and end when a rank or NCCL fails.
 #include "support/catch.h"
+#include "train/device_settings.h"
 #include "train/vote_settings.h"
 
 using namespace dmuon;
-using dmuon::testing::Ended;
-using dmuon::testing::SmallRun;
+using namespace dmuon::testing;
 
 namespace {
-
-// Which device the runs use; the plug-ins are the tests'.
-const std::string cuda = "--set device=cuda ";
-const std::string fewer = "--set training.steps=4 --set evaluation.interval=0 ";
-const std::string plugins = text("DMUON_CUDA_PLUGIN=", DMUON_CUDA_ON_HOST, " DMUON_NCCL_PLUGIN=", DMUON_NCCL_ON_HOST, " ");
 
 // The start measures nothing, and four ranks cut the units unevenly, so that they are published by broadcasts: the first sends are those of
 // a gradient reduction, the first all-gather is that of the norm.
 const std::string broadcasts = "--set distribution.publish_form=broadcasts ";
-
-std::string set(const std::string& key, const std::string& value) { return text("--set 'distribution.", key, "=", value, "' "); }
-
-std::vector<double> losses(const SmallRun& run, const std::string& output) {
-  std::vector<double> out;
-  const std::string metrics = run.metrics(output);
-  for (size_t at = metrics.find("train_loss="); at != std::string::npos; at = metrics.find("train_loss=", at + 1))
-    out.push_back(std::stod(metrics.substr(at + 11)));
-  return out;
-}
 
 struct Way {
   std::string name;
@@ -37,29 +22,78 @@ struct Way {
 
 TEST_CASE("ranks on devices train to the losses of the CPU") {
   const SmallRun run;
+  const std::string adamw = "--set optimizer.matrix.rule=adamw --set optimizer.matrix.learning_rate=0.002 ";
+  const std::string qwen =
+      "--set model.family=qwen --set model.dropout=0 --set model.key_value_heads=1 --set model.head_width=8 "
+      "--set model.query_key_normalization=true ";
+  const auto stage = [](int number) { return distribution("stage", std::to_string(number)); };
+  const std::string grid = distribution("nodes", "2");
   const std::vector<Way> ways = {
-      {"stage1", 2, set("stage", "1")},
-      {"stage2", 4, set("stage", "2")},
-      {"stage3", 4, set("stage", "3")},
-      {"grid", 4, set("nodes", "2") + set("stage", "3")},
-      {"qwen", 2,
-       "--set model.family=qwen --set model.dropout=0 --set model.key_value_heads=1 --set model.head_width=8 "
-       "--set model.query_key_normalization=true " +
-           set("stage", "3")},
-      {"votes", 4, dmuon::testing::votes + set("nodes", "2") + dmuon::testing::transport("packed_scatter")},
+      {"muon_1", 2, stage(1)},
+      {"muon_2", 4, stage(2)},
+      {"muon_3", 4, stage(3)},
+      {"muon_grid1", 4, grid + stage(1)},
+      {"muon_grid3", 4, grid + stage(3)},
+      {"adamw_1", 2, adamw + stage(1)},
+      {"adamw_2", 2, adamw + stage(2)},
+      {"adamw_grid3", 4, adamw + grid + stage(3)},
+      {"muon_gather", 2, distribution("method", "gather")},
+      {"muon_replicated", 2, distribution("method", "replicated")},
+      {"qwen_1", 2, qwen + stage(1)},
+      {"qwen_2", 2, qwen + stage(2)},
+      {"qwen_grid3", 4, qwen + grid + stage(3)},
+      {"votes2_1", 2, votes + distribution("replicas", "2") + stage(1)},
+      {"votes4int8_3", 4, votes + distribution("replicas", "2") + stage(3) + transport("int8_sum")},
+      {"votes4_grid", 4, votes + grid + transport("packed_scatter")},
+  };
+  // One rank on the CPU is the measure of every distribution of it; votes depend on the number of workers.
+  std::map<std::string, std::vector<double>> measured;
+  const auto expected_of = [&](const Way& way) {
+    const std::string name = text(way.name.substr(0, way.name.find('_')), "_cpu");
+    const bool vote = name.starts_with("votes");
+    if (measured.count(name) == 0) {
+      const std::string one = name.starts_with("adamw") ? adamw : name.starts_with("qwen") ? qwen : "";
+      const Ended ended = run.train(vote ? way.ranks : 1, name, "--set device=cpu " + fewer + (vote ? way.arguments : one));
+      INFO(name << "\n" << ended.output);
+      REQUIRE(ended.exit_code == 0);
+      measured[name] = losses(run, name);
+    }
+    return measured[name];
   };
   for (const Way& way : ways) {
-    const Ended expected = run.train(way.ranks, way.name + "_cpu", "--set device=cpu " + fewer + way.arguments);
-    INFO(way.name << "\n" << expected.output);
-    REQUIRE(expected.exit_code == 0);
+    const std::vector<double> expected = expected_of(way);
     const Ended ended = run.train(way.ranks, way.name, cuda + fewer + way.arguments, plugins, 120);
-    INFO(ended.output);
+    INFO(way.name << "\n" << ended.output);
     REQUIRE(ended.exit_code == 0);
-    const std::vector<double> there = losses(run, way.name + "_cpu"), here = losses(run, way.name);
-    REQUIRE(there.size() == 4);
-    REQUIRE(here.size() == 4);
-    for (size_t step = 0; step < here.size(); ++step) CHECK(here[step] == Approx(there[step]).epsilon(1e-4));
+    const std::vector<double> found = losses(run, way.name);
+    REQUIRE(expected.size() == 4);
+    REQUIRE(found.size() == 4);
+    for (size_t step = 0; step < found.size(); ++step) CHECK(found[step] == Approx(expected[step]).epsilon(1e-4));
   }
+}
+
+TEST_CASE("a dry run for several devices tells what they take, reductions through NCCL included") {
+  const SmallRun run;
+  // Bytes before "taken from the device" in a table of the one, a sentence of the other; without what every size takes alike.
+  const auto megabytes = [](std::string output, const std::string& before, const std::string& after) {
+    const size_t begin = output.find(before) + before.size();
+    REQUIRE(output.find(before) != std::string::npos);
+    const double value = std::stod(output.substr(begin));
+    CHECK(output.find(after, begin) != std::string::npos);
+    return value - 33.55;  // cuBLAS's workspace
+  };
+  const std::string larger =
+      "--set training.steps=2 --set evaluation.interval=0 --set model.width=128 --set model.layers=4 --set device=cuda " +
+      distribution("stage", "3");
+  const Ended predicted = run.train(1, "dry", larger + "--dry-run --ranks 2", plugins);
+  INFO(predicted.output);
+  REQUIRE(predicted.exit_code == 0);
+  const Ended ended = run.train(2, "run", larger, plugins);
+  INFO(ended.output);
+  REQUIRE(ended.exit_code == 0);
+  const double expected = megabytes(predicted.output, "taken from the device", " MB"),
+               found = megabytes(ended.output, "in tensors, ", " MB");
+  CHECK(expected == Approx(found).epsilon(0.05));
 }
 
 TEST_CASE("an NCCL error in a gradient reduction ends all ranks and is named") {
