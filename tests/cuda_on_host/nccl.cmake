@@ -22,7 +22,7 @@ endfunction()
 
 if(TARGET dmuon_nccl_on_host AND DMUON_HAVE_MPI)
   set(comm ${CMAKE_SOURCE_DIR}/tests/comm)
-  dmuon_add_mpi_test(test_nccl RANKS 1 2 3 4 SOURCES test_nccl.cpp ${comm}/collective_matrix.cpp ${comm}/vote_matrix.cpp
+  dmuon_add_mpi_test(test_nccl RANKS 1 2 3 4 SOURCES test_nccl.cpp ${comm}/collective_matrix.cpp ${comm}/collective_groups.cpp ${comm}/vote_matrix.cpp
     TIMEOUT 120 LABELS distributed cuda_on_host)
   target_compile_definitions(test_nccl PRIVATE DMUON_CUDA_ON_HOST="$<TARGET_FILE:dmuon_cuda_on_host>")
   add_dependencies(test_nccl dmuon_cuda_on_host dmuon_nccl_on_host)
