@@ -44,12 +44,25 @@ void write(const std::string& path, const std::string& benchmark, const bench::A
 
 int main(int argc, char** argv) {
   const std::vector<bench::Benchmark> benchmarks = {
-      bench::train_step_benchmark(),          bench::memory_benchmark(),         bench::gemm_benchmark(),
-      bench::bandwidth_benchmark(),           bench::kernels_benchmark(),        bench::newton_schulz_benchmark(),
-      bench::newton_schulz_error_benchmark(), bench::optimizer_step_benchmark(), bench::overlap_benchmark(),
-      bench::step_ratio_benchmark(),          bench::collectives_benchmark(),    bench::symmetric_product_benchmark(),
-      bench::sign_kernels_benchmark(),        bench::sign_transport_benchmark(), bench::weak_scaling_benchmark(),
-      bench::device_update_benchmark(),       bench::decode_benchmark(),         bench::device_bars_benchmark(),
+      bench::train_step_benchmark(),
+      bench::memory_benchmark(),
+      bench::gemm_benchmark(),
+      bench::bandwidth_benchmark(),
+      bench::kernels_benchmark(),
+      bench::newton_schulz_benchmark(),
+      bench::newton_schulz_error_benchmark(),
+      bench::optimizer_step_benchmark(),
+      bench::overlap_benchmark(),
+      bench::step_ratio_benchmark(),
+      bench::collectives_benchmark(),
+      bench::symmetric_product_benchmark(),
+      bench::sign_kernels_benchmark(),
+      bench::sign_transport_benchmark(),
+      bench::weak_scaling_benchmark(),
+      bench::device_update_benchmark(),
+      bench::decode_benchmark(),
+      bench::device_bars_benchmark(),
+      bench::tokenize_benchmark(),
   };
   CLI::App app("Measures dmuon's kernels as ratios to what the machine can do.");
   app.require_subcommand(1);

@@ -31,6 +31,7 @@ Benchmark device_update_benchmark();
 Benchmark gemm_benchmark();
 Benchmark collectives_benchmark();
 Benchmark symmetric_product_benchmark();
+Benchmark tokenize_benchmark();
 Benchmark bandwidth_benchmark();
 Benchmark decode_benchmark();
 Benchmark kernels_benchmark();

@@ -56,7 +56,9 @@ void DocumentReader::open() {
 void DocumentReader::read_more() {
   buffer_.erase(0, start_);
   start_ = 0;
-  const size_t held = buffer_.size(), wanted = std::max(options_.batch_bytes, held);
+  const size_t held = buffer_.size();
+  const auto limit = static_cast<size_t>(tokenizer_.longest_stretch());
+  const size_t wanted = std::max(options_.batch_bytes, std::min(held, limit - std::min(held, limit)));
   buffer_.resize(held + wanted);
   const size_t got = std::fread(buffer_.data() + held, 1, wanted, stream_.get());
   if (std::ferror(stream_.get())) throw StorageError(text("cannot read ", options_.inputs[input_], ": ", std::strerror(errno)));

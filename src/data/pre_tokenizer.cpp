@@ -125,6 +125,7 @@ bool PreTokenizer::separates(uint8_t before, uint8_t after, char32_t after_chara
     return !line_break(after_character) || (before & unicode::inert && before & (unicode::letter | unicode::number));
   // A run of letters or of numbers ends where another class begins. (Inert: composition doesn't change what the text ends with.)
   const uint8_t run = before & (unicode::letter | unicode::number);
+  if (kind_ == Kind::qwen && digits_ == 1 && run == unicode::number) return true;  // each a word
   return run != 0 && (before & unicode::inert) && (after & word_classes) != run;
 }
 
