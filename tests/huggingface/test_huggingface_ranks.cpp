@@ -166,7 +166,7 @@ void check_parity(testing::MpiChecks& checks, Communicator& world, const std::st
     run.sharded->begin_micro_batch();
     double loss = 0;
     ExecutionContext context{*run.backend, run.backend->compute_stream()};
-    if (mine.sequences > 0) loss = train_micro_batch(*run.plan.model, context, mine, 1.0 / total, clock);
+    if (mine.sequences > 0) loss = to_doubles(*run.backend, train_micro_batch(*run.plan.model, context, mine, 1.0 / total, clock))[0];
     run.sharded->end_micro_batch();
     const GradientReport report = run.sharded->finish_gradients(std::vector<double>{loss});
     if (step == 1) {
