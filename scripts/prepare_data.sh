@@ -27,7 +27,9 @@ TEXT
 }
 
 fail() {
-  printf 'error: %s\n' "$@" >&2
+  printf 'error: %s\n' "$1" >&2
+  shift
+  (($# == 0)) || printf '  %s\n' "$@" >&2
   exit 1
 }
 wrong_usage() {
@@ -47,6 +49,7 @@ case $dataset in
 esac
 tokenizer=gpt2 shards="" out="" downloads=$root/data/downloads mirror="" threads=0
 while (($#)); do
+  [[ $1 != -h && $1 != --help ]] || { usage; exit 0; }
   (($# >= 2)) || wrong_usage "$1 needs a value"
   case $1 in
     --tokenizer) tokenizer=$2 ;;
@@ -67,15 +70,21 @@ esac
 shards=$((10#$shards))
 ((shards >= 1 && shards <= most)) || wrong_usage "--shards $shards: expected 1 to $most"
 [[ $threads =~ ^[0-9]{1,3}$ ]] || wrong_usage "--threads $threads: expected a number"
-if [[ $tokenizer != gpt2 && $tokenizer != qwen && ! -d $tokenizer ]]; then
-  wrong_usage "--tokenizer $tokenizer: expected gpt2, qwen or a directory with tokenizer files"
+if [[ $tokenizer != gpt2 && $tokenizer != qwen ]]; then
+  [[ -d $tokenizer ]] || wrong_usage "--tokenizer $tokenizer: expected gpt2, qwen or a directory with tokenizer files"
+  # Their default output would be that of the names.
+  case $(basename "$tokenizer") in
+    gpt2 | qwen) [[ -n $out ]] || wrong_usage "--tokenizer $tokenizer needs --out: data/${dataset}_$(basename "$tokenizer") is of --tokenizer $(basename "$tokenizer")" ;;
+  esac
 fi
 out=${out:-$root/data/${dataset}_$(basename "$tokenizer")}
 tool=${DMUON_DATA_TOOL:-$root/build/release/dmuon_data}
+[[ -x $tool ]] || fail "$tool is not built; run scripts/build.sh release dmuon_data"
+for program in curl xz; do
+  command -v "$program" >/dev/null || fail "$program is not installed; run scripts/setup.sh"
+done
 mkdir -p "$downloads" "$out"
 tool=$(realpath "$tool") downloads=$(realpath "$downloads") out=$(realpath "$out")
-[[ -x $tool ]] || fail "$tool is not built; run scripts/build.sh release dmuon_data"
-command -v curl >/dev/null || fail "curl is not installed; run scripts/setup.sh, or: apt-get install curl"
 
 # Where things are and what is known of them. A mirror has them all side by side.
 fineweb=https://huggingface.co/datasets/kjj0/fineweb10B-gpt2/resolve/main
@@ -90,8 +99,9 @@ known_checksum() { # file name
   esac
 }
 
-exec 9>"$out/.lock"
+exec 8>"$downloads/.lock" 9>"$out/.lock"
 flock --nonblock 9 || fail "another scripts/prepare_data.sh is at work on $out"
+flock --nonblock 8 || fail "another scripts/prepare_data.sh is at work on $downloads; wait for it, or give --downloads another directory"
 work=$(mktemp -d "$out/.work-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
@@ -139,9 +149,9 @@ fetch() { # base name check
     if ! curl --fail --silent --show-error --location --connect-timeout 20 --speed-limit 1000 --speed-time 60 --retry 3 \
       --continue-at - --output "$part" "$url"; then
       fail "could not download $name$([[ ! -s $part ]] || echo "; $part keeps what came")" \
-        "  from      $url" \
-        "  put it to $file" \
-        "  sha256    ${wanted:-not known here; the page of the file on its site shows it}" \
+        "from      $url" \
+        "put it to $file" \
+        "sha256    ${wanted:-not known here; the page of the file on its site shows it}" \
         "If this machine has no network, fetch the file elsewhere, copy it there and run the same command again: it is checked and used."
     fi
   fi
@@ -184,7 +194,7 @@ case $tokenizer in
     mkdir -p "$directory"
     cp "$downloads/tokenizer.json" "$directory/tokenizer.json"
     ;;
-  *) directory=$tokenizer ;;
+  *) directory=$(realpath "$tokenizer") ;;
 esac
 # FineWeb's own tokens have to be read where they are decoded; OpenWebText is tokenized in any case.
 case $dataset-$tokenizer in
@@ -193,13 +203,22 @@ case $dataset-$tokenizer in
   *) fetch_gpt2_tokenizer ;;
 esac
 
+# One directory, one tokenizer: finished files are kept, so they have to be of this one.
+identity=gpt2
+[[ $dataset-$tokenizer == fineweb-gpt2 ]] ||
+  identity=$( (cat "$directory"/{tokenizer.json,encoder.json,vocab.json,vocab.bpe,merges.txt} 2>/dev/null || true) | sha256sum | cut -d ' ' -f 1)
+if [[ -e $out/.tokenizer && $(<"$out/.tokenizer") != "$identity" ]]; then
+  fail "$out holds files of another tokenizer than $directory; give --out another directory, or move it away"
+fi
+echo "$identity" >"$out/.tokenizer"
+
 finished() { # prefix: its manifest is written last
   [[ -s $out/$1.json ]] && echo "$out/$1.json is there"
 }
-tokenize() { # prefix input...
+tokenize() { # prefix input... in $work
   local prefix=$1
   shift
-  "$tool" tokenize "$@" --tokenizer "$directory" --threads "$threads" --output "$work/$prefix"
+  (cd "$work" && "$tool" tokenize "$@" --tokenizer "$directory" --threads "$threads" --output "$prefix")
   mv "$work/$prefix"_*.bin "$out/"
   mv "$work/$prefix.json" "$out/$prefix.json"
 }
@@ -213,7 +232,7 @@ prepare_fineweb() { # name of theirs, name of ours
   finished "$2" && return
   fetch "$fineweb" "$1.bin" gpt2_tokens
   "$tool" decode "$downloads/$1.bin" --tokenizer "$gpt2_directory" --output "$work/$2.jsonl"
-  tokenize "$2" "$work/$2.jsonl"
+  tokenize "$2" "$2.jsonl"
   rm -f "$work/$2.jsonl"
 }
 
@@ -244,7 +263,7 @@ prepare_openwebtext() { # number
     local prefix=$target
     [[ $target == train ]] && prefix=train_$number
     rm -f "$out/$prefix.json" "$out/$prefix"_*.bin
-    tokenize "$prefix" "$work/$target/*/*.txt"
+    tokenize "$prefix" "$target/*/*.txt"
   done
   rm -rf "$work/outer" "$work/train" "$work/validation"
 }

@@ -10,11 +10,12 @@ packages=(
   libopenmpi-dev openmpi-bin                 # ranks
   libdnnl-dev                                # matrix products
   coinor-libcbc-dev                          # the planner's integer programs
-  libpcre2-dev libutf8proc-dev              # tokenizers
+  libpcre2-dev libutf8proc-dev               # tokenizers
   libcli11-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev
   catch2 libboost-context-dev                # tests
   clang-format-14                            # .ci/run
   clang-14 libclang-rt-14-dev                # scripts/fuzz.sh
+  ca-certificates curl xz-utils              # scripts/prepare_data.sh
 )
 
 case "${1:-}" in

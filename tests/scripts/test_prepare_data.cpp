@@ -183,7 +183,13 @@ TEST_CASE("OpenWebText's archives become documents") {
   for (int i = 0; i < 12; ++i) (i < 8 ? held_out : rest).push_back({document(10 * i), document(10 * i + 1), document(10 * i + 2)});
   CHECK((ids_of(out + "/validation_*.bin") == expected_ids(*gpt2, held_out)));
   CHECK((ids_of(out + "/train_*.bin") == expected_ids(*gpt2, rest)));
-  CHECK(std::distance(std::filesystem::directory_iterator(out), {}) == 5);  // two files of tokens, two manifests, the lock
+  CHECK(std::distance(std::filesystem::directory_iterator(out), {}) == 6);  // two files of tokens, two manifests, the lock, the tokenizer
+  const Ended other = mirror.prepare("openwebtext --tokenizer " + fixtures + "/qwen --out " + out + mirror.here());
+  INFO(other.output);
+  CHECK(other.exit_code == 1);
+  CHECK_THAT(other.output, Catch::Contains("another tokenizer"));
+  const Ended namesake = mirror.prepare("openwebtext --tokenizer " + fixtures + "/qwen" + mirror.here());  // whose default is of the name
+  CHECK(namesake.exit_code == 2);
 }
 
 TEST_CASE("damaged and partial downloads, and no network") {

@@ -24,6 +24,9 @@ struct Cluster {
 
   Cluster() {
     std::filesystem::create_directory(directory / "bin");
+    // What the configuration names relative to where the job was submitted from.
+    for (const char* name : {"configs", "README.md"})
+      std::filesystem::create_symlink(Path(dmuon::testing::source_directory()) / name, directory / name);
     write_program(directory / "bin/srun", text("echo \"srun $*\" >>'", (directory / "srun.log").string(),
                                                "'\n"
                                                "[[ $1 == --mpi=pmix && $2 == --kill-on-bad-exit=1 && $3 == -n ]] || exit 99\n"
@@ -43,7 +46,7 @@ struct Cluster {
     const std::string batch = text("bash ", dmuon::testing::source_directory(), "/scripts/train.sbatch ", arguments);
     const std::string environment =
         text("PATH='", (directory / "bin").string(), "':$PATH SLURM_NTASKS=2 SLURM_JOB_ID=4711 SLURM_RESTART_COUNT=", start,
-             " SLURM_SUBMIT_DIR='", dmuon::testing::source_directory(), "' DMUON_TRAIN='", DMUON_TRAIN, "'");
+             " SLURM_SUBMIT_DIR='", directory.path().string(), "' DMUON_TRAIN='", DMUON_TRAIN, "'");
     const std::string script = signal_when.empty() ? text("exec env ", environment, " ", batch)
                                                    : text("env ", environment, " ", batch, " & until compgen -G \"", signal_when,
                                                           "\" >/dev/null || ! kill -0 $!; do sleep 0.1; done; kill -USR1 $!; wait $!");
@@ -92,11 +95,20 @@ TEST_CASE("a job with a mistake ends before it starts a rank, a failing one is n
   CHECK(cluster.text_of("srun.log").empty());
   CHECK(cluster.submit(0, "").exit_code != 0);
 
+  // Three failures in a row are tried again, the fourth is not; starts after a save do not count.
+  for (int start : {5, 6, 7}) {
+    write_program(cluster.directory / "bin/srun", "exit 4\n");
+    CHECK(cluster.submit(start, good).exit_code == 0);
+  }
+  CHECK(cluster.submit(8, good).exit_code == 4);
+  write_program(cluster.directory / "bin/srun", "exit 75\n");
+  CHECK(cluster.submit(9, good).exit_code == 0);
   write_program(cluster.directory / "bin/srun", "exit 4\n");
-  CHECK(cluster.submit(2, good).exit_code == 0);
-  CHECK(cluster.text_of("scontrol.log") == "scontrol requeue 4711\n");
-  CHECK(cluster.submit(3, good).exit_code == 4);
+  CHECK(cluster.submit(10, good).exit_code == 0);
+  const std::string five =
+      "scontrol requeue 4711\nscontrol requeue 4711\nscontrol requeue 4711\nscontrol requeue 4711\nscontrol requeue 4711\n";
+  CHECK(cluster.text_of("scontrol.log") == five);
   write_program(cluster.directory / "bin/srun", "exit 3\n");
   CHECK(cluster.submit(0, good).exit_code == 3);
-  CHECK(cluster.text_of("scontrol.log") == "scontrol requeue 4711\n");
+  CHECK(cluster.text_of("scontrol.log") == five);
 }
