@@ -109,7 +109,7 @@ Json::Array run(const Arguments& arguments) {
     const auto backend = make_backend(arguments);
     DeviceComparisons comparisons(arguments, *backend);
     const int64_t side = small ? 64 : 4096;
-    std::vector<DeviceRatio> forms = comparisons.symmetric(side, side);
+    std::vector<DeviceRatio> forms = comparisons.symmetric(side, side, false);
     const DeviceRatio& best = *std::min_element(forms.begin(), forms.end(), [](const DeviceRatio& a, const DeviceRatio& b) {
       return a.result.ratio.median < b.result.ratio.median;
     });

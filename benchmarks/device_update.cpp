@@ -37,7 +37,7 @@ DeviceComparisons::DeviceComparisons(const Arguments& arguments, Backend& backen
   if (!device_) throw DeviceError(text(backend.information().device, " does not orthogonalise by itself; choose --device cuda"));
 }
 
-std::vector<DeviceRatio> DeviceComparisons::symmetric(int64_t n, int64_t k) {
+std::vector<DeviceRatio> DeviceComparisons::symmetric(int64_t n, int64_t k, bool library) {
   BatchedProduct own;
   own.a = own.b = {half_matrix(backend_, {n, k}, 1.0 / std::sqrt(static_cast<double>(k)))};
   own.d = {half_matrix(backend_, {n, n}, 1.0)};
@@ -45,8 +45,8 @@ std::vector<DeviceRatio> DeviceComparisons::symmetric(int64_t n, int64_t k) {
   BatchedProduct full = own;
   full.symmetric = false, full.d = {half_matrix(backend_, {n, n}, 1.0)};
   std::vector<DeviceRatio> found;
-  for (const std::string& form : device_->symmetric_forms(own)) {
-    device_->use_symmetric_form(own, form);
+  for (const std::string& form : device_->symmetric_forms(SymmetricShape::of(own), library)) {
+    device_->use_symmetric_form(SymmetricShape::of(own), form);
     const auto queue = [&](const BatchedProduct& product) {
       return [&] { backend_.matrix().batched_product(backend_.compute_stream(), product); };
     };

@@ -24,8 +24,9 @@ class DeviceComparisons {
   // DeviceError for a backend without DeviceUpdates.
   DeviceComparisons(const Arguments& arguments, Backend& backend);
 
-  // X X^T of an n x k matrix in float16: every form of the kernel against the full product of the library.
-  std::vector<DeviceRatio> symmetric(int64_t n, int64_t k);
+  // X X^T of an n x k matrix in float16: every form of the kernel, and if `library` those of the library, against the
+  // full product.
+  std::vector<DeviceRatio> symmetric(int64_t n, int64_t k, bool library = true);
   // `count` matrices of a shape: normalised and orthogonalised as one recorded batch, against the direct form.
   DeviceRatio orthogonalization(const NewtonSchulzSpecification& specification, const Shape& shape, int64_t count);
   // A whole Muon update (momentum, norm, Newton-Schulz, guard, apply) of matrices of these shapes, tuned first.

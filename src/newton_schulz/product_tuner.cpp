@@ -2,13 +2,16 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <vector>
 
 #include "dmuon/backend/device_updates.h"
+#include "dmuon/core/checked.h"
 #include "dmuon/core/error.h"
 #include "dmuon/core/log.h"
 #include "dmuon/core/random.h"
 #include "dmuon/core/text.h"
+#include "dmuon/newton_schulz/device.h"
 #include "dmuon/newton_schulz/tuner.h"
 #include "newton_schulz/schedule.h"
 
@@ -24,6 +27,7 @@ constexpr double allowed_error = 1.0 / 512;
 struct Question {
   int64_t n, k;
   bool along_k, square;
+  SymmetricShape shape(int64_t count) const { return {n, k, along_k || square, along_k && !square, count}; }
   std::string name(int64_t count) const {
     return text("symmetric product ", square ? "R R" : along_k ? "X X^T" : "X^T X", " ", n, "x", k, " float16 count ", count);
   }
@@ -59,13 +63,13 @@ BatchedProduct product_of(Backend& backend, const Question& q, int64_t count, DT
   return product;
 }
 
-// The full product of the first matrix in float32, of the operands as float16 holds them.
-std::vector<double> reference_of(Backend& backend, const BatchedProduct& product) {
+// The full product of matrix i in float32, of the operands as float16 holds them.
+std::vector<double> reference_of(Backend& backend, const BatchedProduct& product, size_t i) {
   const auto single = [&](const Shape& shape) { return backend.allocate(shape, DType::float32, MemoryCategory::workspace, "tuning"); };
   Multiply full;
-  full.a = full.b = single(product.a[0].shape());
-  backend.copy(backend.compute_stream(), product.a[0], full.a);
-  full.c = single(product.d[0].shape());
+  full.a = full.b = single(product.a[i].shape());
+  backend.copy(backend.compute_stream(), product.a[i], full.a);
+  full.c = single(product.d[i].shape());
   full.transpose_a = product.transpose_a, full.transpose_b = product.transpose_b;
   backend.matrix().multiply(backend.compute_stream(), full);
   return to_doubles(backend, full.c);
@@ -79,11 +83,12 @@ bool agrees(const std::vector<double>& found, const std::vector<double>& expecte
   return true;
 }
 
-double seconds_of(Backend& backend, const BatchedProduct& product) {
+// Median of several turns, in elapsed time: what is measured is short, and many of it are queued before each wait.
+double seconds_of(Backend& backend, const std::function<void()>& work) {
   const auto seconds = [&](int repetitions) {
     backend.compute_stream().synchronize();
     const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < repetitions; ++i) backend.matrix().batched_product(backend.compute_stream(), product);
+    for (int i = 0; i < repetitions; ++i) work();
     backend.compute_stream().synchronize();
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / repetitions;
   };
@@ -94,43 +99,117 @@ double seconds_of(Backend& backend, const BatchedProduct& product) {
   return times[turns / 2];
 }
 
-}  // namespace
+bool same_but_count(SymmetricShape a, const SymmetricShape& b) {
+  a.count = b.count;
+  return a == b;
+}
 
-void NewtonSchulzTuner::choose_symmetric_forms(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns,
-                                               int64_t count) {
-  DeviceUpdates* device = device_updates(backend_);
-  if (!device || backend_.shape_only()) return;
-  const NewtonSchulzSchedule schedule = resolve(specification, rows, columns);
-  for (const Question& q : {Question{schedule.short_side, schedule.long_side, !schedule.tall, false},
-                            Question{schedule.short_side, schedule.short_side, true, true}}) {
-    const std::string name = q.name(count);
-    BatchedProduct product = product_of(backend_, q, count, device->product_dtype());
-    const std::vector<std::string> forms = device->symmetric_forms(product);
-    if (forms.empty()) continue;
-    if (cache_)
-      if (const Json* known = cache_->find(name); known && known->is_string())
-        if (std::find(forms.begin(), forms.end(), known->as_string()) != forms.end()) {
-          device->use_symmetric_form(product, known->as_string());
-          continue;
-        }
-    const std::vector<double> expected = reference_of(backend_, product);
-    std::string best;
-    double best_seconds = 0.0;
-    for (const std::string& form : forms) {
-      device->use_symmetric_form(product, form);
-      backend_.matrix().batched_product(backend_.compute_stream(), product);
-      ++measurements_;
-      if (!agrees(to_doubles(backend_, product.d[0]), expected)) {
+// The fastest of the forms whose product of random matrices is right; "" where none is.
+std::string fastest_form(Backend& backend, DeviceUpdates& device, const SymmetricShape& shape, const BatchedProduct& product,
+                         const std::vector<std::string>& forms, const std::string& name, int64_t& measurements) {
+  // The first and the last one of a batch: a kernel may be wrong about one of them only.
+  const size_t last = product.d.size() - 1;
+  const std::vector<double> expected[] = {reference_of(backend, product, 0), reference_of(backend, product, last)};
+  std::string best;
+  double best_seconds = 0.0;
+  for (const std::string& form : forms) {
+    device.use_symmetric_form(shape, form);
+    ++measurements;
+    const auto compute = [&] { backend.matrix().batched_product(backend.compute_stream(), product); };
+    try {
+      for (const Tensor& d : product.d) backend.zero(backend.compute_stream(), d);  // what the form before has left
+      compute();
+      if (!agrees(to_doubles(backend, product.d[0]), expected[0]) || !agrees(to_doubles(backend, product.d[last]), expected[1])) {
         log_warning(text(name, ": the form ", form, " is left out, its product is wrong on this device"));
         continue;
       }
-      const double seconds = seconds_of(backend_, product);
-      if (best.empty() || seconds < best_seconds) best = form, best_seconds = seconds;
+    } catch (const DeviceError& error) {
+      log_warning(text(name, ": the form ", form, " is left out: ", error.what()));
+      continue;
     }
-    if (best.empty()) throw DeviceError(text(name, ": no form of the kernel is right on this device; is it damaged?"));
-    device->use_symmetric_form(product, best);
+    const double seconds = seconds_of(backend, compute);
+    if (best.empty() || seconds < best_seconds) best = form, best_seconds = seconds;
+  }
+  return best;
+}
+
+}  // namespace
+
+std::vector<SymmetricChoice> NewtonSchulzTuner::choose_symmetric_forms(const NewtonSchulzSpecification& specification, int64_t rows,
+                                                                       int64_t columns, int64_t count, bool changing_bits,
+                                                                       std::span<const SymmetricChoice> given) {
+  std::vector<SymmetricChoice> choices;
+  DeviceUpdates* device = device_updates(backend_);
+  if (!device || backend_.shape_only()) return choices;
+  const NewtonSchulzSchedule schedule = resolve(specification, rows, columns);
+  for (const Question& q : {Question{schedule.short_side, schedule.long_side, !schedule.tall, false},
+                            Question{schedule.short_side, schedule.short_side, true, true}}) {
+    const SymmetricShape shape = q.shape(count);
+    const auto decided = std::find_if(given.begin(), given.end(), [&](const SymmetricChoice& choice) {
+      return choice.changes_bits && same_but_count(choice.shape, shape);
+    });
+    if (decided != given.end()) {
+      device->use_symmetric_form(shape, decided->form);
+      choices.push_back(*decided);
+      continue;
+    }
+    const std::vector<std::string> neutral = device->symmetric_forms(shape), forms = device->symmetric_forms(shape, changing_bits);
+    if (forms.empty()) continue;
+    const auto chosen = [&](const std::string& form) {
+      device->use_symmetric_form(shape, form);
+      choices.push_back({shape, form, std::find(neutral.begin(), neutral.end(), form) == neutral.end()});
+    };
+    // Another choice of candidates is another question.
+    const std::string name = text(q.name(count), changing_bits ? " of all forms" : "");
+    if (cache_)
+      if (const Json* known = cache_->find(name); known && known->is_string())
+        if (std::find(forms.begin(), forms.end(), known->as_string()) != forms.end()) {
+          chosen(known->as_string());
+          continue;
+        }
+    const std::string best =
+        fastest_form(backend_, *device, shape, product_of(backend_, q, count, device->product_dtype()), forms, name, measurements_);
+    if (best.empty()) throw DeviceError(text(name, ": no form of the product is right on this device; is it damaged?"));
+    chosen(best);
     if (cache_) cache_->set(name, best);
   }
+  return choices;
+}
+
+int64_t NewtonSchulzTuner::device_batch(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns, int64_t count,
+                                        int64_t most, std::span<const SymmetricChoice> given) {
+  DeviceUpdates* device = device_updates(backend_);
+  if (!device || backend_.shape_only() || most <= 1) return most;
+  const std::string name = text("batch of ", rows, "x", columns, " float16 count ", count, " at most ", most);
+  if (cache_)
+    if (const Json* known = cache_->find(name); known && known->is_integer() && known->as_integer() >= 1 && known->as_integer() <= most)
+      return known->as_integer();
+  int64_t best = most;
+  double best_seconds = 0.0;
+  // Small batches leave a device idle, so a few halvings show the trend.
+  for (int64_t batch = most, tried = 0; batch >= 1 && tried < 4; batch /= 2, ++tried) {
+    choose_symmetric_forms(specification, rows, columns, batch, false, given);
+    ++measurements_;
+    const Tensor matrix = backend_.allocate(Shape{rows, columns}, DType::float32, MemoryCategory::workspace, "tuning");
+    backend_.zero(backend_.compute_stream(), matrix);
+    const std::vector<Tensor> matrices(static_cast<size_t>(batch), matrix);
+    DeviceNewtonSchulz newton_schulz(backend_, specification, rows, columns, batch);
+    const Tensor sums = backend_.allocate(Shape{batch, newton_schulz.result_square_sums(0).elements()}, DType::float64,
+                                          MemoryCategory::workspace, "tuning");
+    backend_.zero(backend_.compute_stream(), sums);
+    std::vector<Tensor> tensors = newton_schulz.tensors();
+    tensors.insert(tensors.end(), {matrix, sums});
+    const uint64_t key = hash_name(text("tuning ", name, " ", batch));
+    const double seconds = seconds_of(backend_,
+                                      [&] {
+                                        device->replay(backend_.compute_stream(), key, tensors,
+                                                       [&] { newton_schulz.queue(backend_.compute_stream(), matrices, sums); });
+                                      }) *
+                           static_cast<double>(divide_up(count, batch));
+    if (best_seconds == 0.0 || seconds < best_seconds) best = batch, best_seconds = seconds;
+  }
+  if (cache_) cache_->set(name, best);
+  return best;
 }
 
 }  // namespace dmuon

@@ -11,7 +11,41 @@ namespace {
 
 std::string key_of(const Shape& shape) { return text(shape[0], "x", shape[1]); }
 
+SymmetricChoice symmetric_choice_from(const Json& json) {
+  SymmetricChoice choice;
+  choice.shape.n = json.at("n").as_integer(), choice.shape.k = json.at("k").as_integer();
+  choice.shape.a_along_k = json.at("a_along_k").as_bool(), choice.shape.b_along_k = json.at("b_along_k").as_bool();
+  choice.shape.count = json.at("count").as_integer();
+  choice.form = json.at("form").as_string();
+  choice.changes_bits = json.at("changes_bits").as_bool();
+  if (choice.shape.n < 1 || choice.shape.k < 1 || choice.shape.count < 1 || choice.form.empty() || choice.form.size() > 64)
+    throw ConfigError(text("Newton-Schulz choices: a symmetric product ", json.dump()));
+  return choice;
+}
+
 }  // namespace
+
+Json symmetric_json(std::span<const SymmetricChoice> choices) {
+  Json all = Json::array();
+  for (const SymmetricChoice& choice : choices) {
+    Json one = Json::object();
+    one.set("n", choice.shape.n);
+    one.set("k", choice.shape.k);
+    one.set("a_along_k", choice.shape.a_along_k);
+    one.set("b_along_k", choice.shape.b_along_k);
+    one.set("count", choice.shape.count);
+    one.set("form", choice.form);
+    one.set("changes_bits", choice.changes_bits);
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
+void use_symmetric_choices(Backend& backend, std::span<const SymmetricChoice> choices) {
+  DeviceUpdates* device = device_updates(backend);
+  if (!device || backend.shape_only()) return;
+  for (const SymmetricChoice& choice : choices) device->use_symmetric_form(choice.shape, choice.form);
+}
 
 ShapeCount muon_matrices(std::string_view rule, std::string_view parameter, const Shape& shape, bool per_head) {
   if (shape.elements() > 0) {
@@ -40,6 +74,7 @@ Json MuonTuning::to_json() const {
   Json result = Json::object();
   result.set("placements", std::move(table));
   if (!forms.empty()) result.set("measured_forms", dmuon::to_json(forms));
+  if (!symmetric.empty()) result.set("symmetric_products", symmetric_json(symmetric));
   return result;
 }
 
@@ -48,6 +83,10 @@ MuonTuning MuonTuning::from_json(const Json& json) {
   for (const auto& [key, value] : json.as_object()) {
     if (key == "measured_forms") {
       tuning.forms = measured_forms_from(value);
+      continue;
+    }
+    if (key == "symmetric_products") {
+      for (const Json& choice : value.as_array()) tuning.symmetric.push_back(symmetric_choice_from(choice));
       continue;
     }
     if (key != "placements") throw ConfigError(text("Newton-Schulz choices: unknown entry \"", key, "\""));
@@ -66,7 +105,7 @@ MuonTuning MuonTuning::from_json(const Json& json) {
 }
 
 MuonTuning tune_muon(Backend& backend, std::string_view rule, const OrthogonalMomentumOptions& options, std::span<const ShapeCount> shapes,
-                     MeasurementCache* cache) {
+                     MeasurementCache* cache, const MuonTuning* adopted) {
   MuonTuning tuning;
   tuning.forms = options.newton_schulz.measured_forms;
   NewtonSchulzTuner tuner(backend, cache);
@@ -83,9 +122,18 @@ MuonTuning tune_muon(Backend& backend, std::string_view rule, const OrthogonalMo
   }
   if (specification.dtype == DType::float16) {
     for (const auto& [shape, count] : matrices) {
-      const int64_t batch =
+      // A batch is never larger than the fixed one: a dry run has counted that.
+      const int64_t most =
           newton_schulz_device_batch(specification, shape[0], shape[1], count, device_workspace_factor * options.workspace_bytes);
-      tuner.choose_symmetric_forms(specification, shape[0], shape[1], batch);
+      const std::vector<SymmetricChoice> given = adopted ? adopted->symmetric : tuning.symmetric;
+      const bool changing_bits = options.tune_numerics && !adopted;
+      // The forms that change bits first, and for the largest batch; small ones then keep them.
+      std::vector<SymmetricChoice> chosen = tuner.choose_symmetric_forms(specification, shape[0], shape[1], most, changing_bits, given);
+      const int64_t batch = tuner.device_batch(specification, shape[0], shape[1], count, most, chosen);
+      if (batch != most) chosen = tuner.choose_symmetric_forms(specification, shape[0], shape[1], batch, false, chosen);
+      use_symmetric_choices(backend, chosen);
+      tuning.placements.push_back({shape, {batch, static_cast<int>(batch)}});
+      tuning.symmetric.insert(tuning.symmetric.end(), chosen.begin(), chosen.end());
     }
     return tuning;
   }

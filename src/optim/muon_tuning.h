@@ -1,5 +1,5 @@
 // What a rule with Newton-Schulz has measured before the first step: how the matrices of each shape share calls and threads, and, where the
-// options ask for it, the form of the iteration.
+// options ask for it, the form of the iteration; on a device also the forms of symmetric products.
 #pragma once
 
 #include <span>
@@ -27,6 +27,7 @@ struct MuonTuning {
   };
   std::vector<Placed> placements;
   std::vector<MeasuredForm> forms;
+  std::vector<SymmetricChoice> symmetric;  // on a device
 
   // The measured placement for `count` matrices of a shape, or null.
   const NewtonSchulzPlacement* placement(const Shape& shape) const;
@@ -34,8 +35,12 @@ struct MuonTuning {
   static MuonTuning from_json(const Json& json);  // ConfigError
 };
 
-// Forms that `options` already hold are not measured again.
+// Forms that `options` already hold are not measured again. `adopted`: what another rank has chosen before, or null; of its choices
+// those that change bits are kept, and none is added.
 MuonTuning tune_muon(Backend& backend, std::string_view rule, const OrthogonalMomentumOptions& options, std::span<const ShapeCount> shapes,
-                     MeasurementCache* cache);
+                     MeasurementCache* cache, const MuonTuning* adopted = nullptr);
+Json symmetric_json(std::span<const SymmetricChoice> choices);
+// Tells a device the chosen forms of symmetric products.
+void use_symmetric_choices(Backend& backend, std::span<const SymmetricChoice> choices);
 
 }  // namespace dmuon

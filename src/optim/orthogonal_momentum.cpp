@@ -30,6 +30,10 @@ void OrthogonalMomentum::describe(Json& description) const {
   for (const auto& [key, value] : newton_schulz.as_object()) description.set(key, value);
   if (options_.per_head) description.set("per_head", true);
   if (options_.tune_numerics) description.set("tune_numerics", true);
+  std::vector<SymmetricChoice> other_sums;
+  for (const SymmetricChoice& choice : tuning_.symmetric)
+    if (choice.changes_bits) other_sums.push_back(choice);
+  if (!other_sums.empty()) description.set("symmetric_products", symmetric_json(other_sums));
 }
 
 double OrthogonalMomentum::flops(const Shape& shape) const {
@@ -39,19 +43,23 @@ double OrthogonalMomentum::flops(const Shape& shape) const {
 }
 
 Json OrthogonalMomentum::tune(Backend& backend, std::span<const ShapeCount> shapes, MeasurementCache* cache) {
-  take(tune_muon(backend, rule_, options_, shapes, cache));
+  take(tune_muon(backend, rule_, options_, shapes, cache, adopted_ ? &tuning_ : nullptr));
   return tuning_.to_json();
 }
 
 void OrthogonalMomentum::adopt(const Json& choices) {
   MuonTuning tuning = MuonTuning::from_json(choices);
-  if (!tuning.forms.empty() && !options_.tune_numerics)
+  const bool other_sums =
+      std::any_of(tuning.symmetric.begin(), tuning.symmetric.end(), [](const SymmetricChoice& choice) { return choice.changes_bits; });
+  if ((!tuning.forms.empty() || other_sums) && !options_.tune_numerics)
     throw ConfigError(text(rule_, ": measured Newton-Schulz forms were given, but tune_numerics is off: they would change the update"));
   take(std::move(tuning));
+  adopted_ = true;
 }
 
 void OrthogonalMomentum::take(MuonTuning tuning) {
   tuning_ = std::move(tuning);
+  forms_in_use_ = false;
   options_.newton_schulz.measured_forms = tuning_.forms;
 }
 
@@ -60,6 +68,8 @@ void OrthogonalMomentum::prepare(Backend& backend, Stream& stream, const StepVal
   if (on_device() && !device_updates(backend))
     throw DeviceError(
         text(rule_, ": newton_schulz_dtype is float16, which backend ", backend.name(), " cannot multiply; choose float32 or auto"));
+  if (on_device() && !forms_in_use_) use_symmetric_choices(backend, tuning_.symmetric);
+  forms_in_use_ = true;
   momentum_now_ = muon_momentum(options_, values.step), gradient_scale_ = values.gradient_scale;
   std::array<double, MuonMomentum::count> hyper{};
   hyper[MuonMomentum::momentum] = momentum_now_;
@@ -71,7 +81,9 @@ NewtonSchulzPlacement OrthogonalMomentum::placement_of(const Shape& shape, DType
   if (on_device()) {
     const int64_t batch =
         newton_schulz_device_batch(options_.newton_schulz, shape[0], shape[1], count, device_workspace_factor * options_.workspace_bytes);
-    return {batch, static_cast<int>(batch)};
+    const NewtonSchulzPlacement* tuned = tuning_.placement(shape);
+    const int64_t of_call = tuned ? std::min(batch, tuned->batch) : batch;
+    return {of_call, static_cast<int>(of_call)};
   }
   if (const NewtonSchulzPlacement* tuned = tuning_.placement(shape)) return *tuned;
   return newton_schulz_placement(options_.newton_schulz, shape[0], shape[1], dtype, count, threads_, options_.workspace_bytes);

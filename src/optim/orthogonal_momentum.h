@@ -68,6 +68,8 @@ class OrthogonalMomentum {
   std::string rule_;
   OrthogonalMomentumOptions options_;
   MuonTuning tuning_;
+  bool adopted_ = false;                              // the tuning is another rank's, or a checkpoint's
+  bool forms_in_use_ = false;                         // the device knows tuning_.symmetric
   int threads_ = 1;                                   // of the backend; known from the first prepare() on
   double momentum_now_ = 0.0, gradient_scale_ = 1.0;  // what hyper_ holds
   int64_t scratch_bytes_ = 0;                         // of DeviceScratch

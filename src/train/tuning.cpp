@@ -59,39 +59,69 @@ Path cache_directory(const TuningConfiguration& configuration) {
   return configuration.cache_directory.empty() ? default_cache_directory() : Path(configuration.cache_directory);
 }
 
-Json tune_rules(Communicator& world, Backend& backend, const TuningRequest& request) {
+namespace {
+
+// Measures on this rank: one entry per rule.
+Json measure(Backend& backend, const TuningRequest& request) {
   const Configuration& configuration = request.configuration;
+  const Json stored = request.stored.empty() ? Json::array() : parse_json(request.stored, "the checkpoint's tuning.json");
+  std::unique_ptr<MeasurementCache> cache;
+  Json all = Json::array();
+  for (size_t rule = 0; rule < request.table.rules.size(); ++rule) {
+    const bool numerics = configuration_of(configuration.optimizer, rule).tune_numerics;
+    const std::vector<ShapeCount> shapes = shapes_of(request, rule);
+    Json choices;
+    if (numerics && rule < stored.as_array().size() && !stored.as_array()[rule].is_null()) {
+      choices = stored.as_array()[rule];
+    } else if ((configuration.tuning.enabled || numerics) && !shapes.empty()) {
+      if (!cache)
+        cache = std::make_unique<MeasurementCache>("newton_schulz", measurement_key(backend), cache_directory(configuration.tuning));
+      choices = request.table.rules[rule]->tune(backend, shapes, cache.get());
+    }
+    all.push_back(std::move(choices));
+  }
+  if (cache) {
+    cache->save();
+    log_information(text("tuned Newton-Schulz; measurements are kept in ", cache->path().empty() ? "memory" : cache->path().string()));
+  }
+  return all;
+}
+
+void adopt(const TuningRequest& request, const Json& choices) {
+  for (size_t rule = 0; rule < request.table.rules.size(); ++rule)
+    if (const Json& choice = choices.as_array()[rule]; !choice.is_null()) request.table.rules[rule]->adopt(choice);
+}
+
+// The first rank whose measurements are worth as much as this rank's own: same hardware, libraries and threads.
+int leader_of(Communicator& world, const Backend& backend) {
+  const MeasurementKey key = measurement_key(backend);
+  const std::vector<std::string> keys =
+      world.all_gather_text(text(key.hardware, "\n", key.instruction_set, "\n", key.libraries, "\n", key.threads));
+  const auto mine = keys.begin() + world.rank();
+  return static_cast<int>(std::find(keys.begin(), keys.end(), *mine) - keys.begin());
+}
+
+}  // namespace
+
+Json tune_rules(Communicator& world, Backend& backend, const TuningRequest& request) {
+  const int leader = leader_of(world, backend);
   std::string mine;
   agreed(world, [&] {
-    if (world.rank() != 0) return;
-    const Json stored = request.stored.empty() ? Json::array() : parse_json(request.stored, "the checkpoint's tuning.json");
-    std::unique_ptr<MeasurementCache> cache;
-    Json all = Json::array();
-    for (size_t rule = 0; rule < request.table.rules.size(); ++rule) {
-      const bool numerics = configuration_of(configuration.optimizer, rule).tune_numerics;
-      const std::vector<ShapeCount> shapes = shapes_of(request, rule);
-      Json choices;
-      if (numerics && rule < stored.as_array().size() && !stored.as_array()[rule].is_null()) {
-        choices = stored.as_array()[rule];
-      } else if ((configuration.tuning.enabled || numerics) && !shapes.empty()) {
-        if (!cache)
-          cache = std::make_unique<MeasurementCache>("newton_schulz", measurement_key(backend), cache_directory(configuration.tuning));
-        choices = request.table.rules[rule]->tune(backend, shapes, cache.get());
-      }
-      all.push_back(std::move(choices));
-    }
-    if (cache) {
-      cache->save();
-      log_information(text("tuned Newton-Schulz; measurements are kept in ", cache->path().empty() ? "memory" : cache->path().string()));
-    }
-    mine = all.dump();
+    if (world.rank() == 0) mine = measure(backend, request).dump();
   });
-  const Json choices = parse_json(world.broadcast_text(mine, 0), "rank 0's tuning");
+  const Json common = parse_json(world.broadcast_text(mine, 0), "rank 0's tuning");
   agreed(world, [&] {
-    for (size_t rule = 0; rule < request.table.rules.size(); ++rule)
-      if (const Json& choice = choices.as_array()[rule]; !choice.is_null()) request.table.rules[rule]->adopt(choice);
+    adopt(request, common);
+    // What changes bits is rank 0's choice everywhere; the rest is measured once on each other kind of device.
+    if (leader == world.rank() && leader != 0 && request.stored.empty()) mine = measure(backend, request).dump();
   });
-  return choices;
+  const std::vector<std::string> measured = world.all_gather_text(mine);
+  agreed(world, [&] {
+    const std::string& of_leader = measured[static_cast<size_t>(leader)];
+    if (leader != 0 && leader != world.rank() && !of_leader.empty())
+      adopt(request, parse_json(of_leader, text("the tuning of rank ", leader)));
+  });
+  return common;
 }
 
 }  // namespace dmuon

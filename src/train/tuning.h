@@ -1,4 +1,4 @@
-// Measurements before the first step: made on rank 0, the same on every rank.
+// Measurements before the first step: made by one rank of each kind of device, the lowest, and adopted by the others of that kind.
 #pragma once
 
 #include <string>
@@ -25,8 +25,9 @@ struct TuningRequest {
   // from it, so that a resumed run computes what it would have computed.
   std::string stored;
 };
-// Collective. Rules measure and choose (UpdateRule::tune) where the configuration asks for it, every rank adopts the
-// choices of rank 0. Returns them, one entry per rule, null where nothing was chosen: the checkpoint's tuning.json.
+// Collective. Rules measure and choose (UpdateRule::tune) where the configuration asks for it. Every rank adopts the choices of rank 0;
+// where some ranks have other hardware, libraries or threads, the lowest of them then measures what changes no bits once more, and
+// they adopt its choices. Returns rank 0's, one entry per rule, null where nothing was chosen: the checkpoint's tuning.json.
 Json tune_rules(Communicator& world, Backend& backend, const TuningRequest& request);
 
 }  // namespace dmuon

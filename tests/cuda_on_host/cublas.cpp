@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "cuda_on_host/device_memory.h"
+#include "cuda_on_host/errors.h"
 #include "cuda_on_host/stream_queue.h"
 
 struct cublasLtContext {
@@ -164,6 +165,8 @@ struct Call {
         if (operation.epilogue == CUBLASLT_EPILOGUE_BIAS) value += load(d.type, operation.bias, i);
         save(d.type, to, j * d.leading + i, value);
       }
+    if (d.type == CUDA_R_16F && cuda_on_host::planned("float16_product=" + std::to_string(product.m) + "x" + std::to_string(product.n)))
+      save(d.type, to, (d.width() - 1) * d.leading + product.m - 1, 1.0f);
     cuda_on_host::mark_written(to, static_cast<size_t>(((d.width() - 1) * d.leading + d.height()) * element_bytes(d.type)));
   }
 };

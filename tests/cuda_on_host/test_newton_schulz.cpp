@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "dmuon/backend/measurement_key.h"
+#include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
 #include "dmuon/newton_schulz/device.h"
 #include "dmuon/newton_schulz/tuner.h"
@@ -198,6 +200,27 @@ TEST_CASE("an update that is replayed as a graph has the same bits as one that i
   CHECK(results[0] == results[1]);
 }
 
+TEST_CASE("graphs are kept within a limit of bytes, and what was dropped is queued or recorded anew") {
+  std::vector<std::vector<Doubles>> results;
+  for (const int64_t limit : {int64_t{1}, int64_t{1} << 40}) {
+    const auto device = open_device();
+    device_updates(*device)->limit_graphs(limit);
+    Run run(*device, warming_up(), {});
+    for (int64_t step = 1; step <= 4; ++step) run.step(step);
+    results.push_back(run.tensors());
+    const DeviceUpdates::GraphCounts counts = device_updates(*device)->graph_counts();
+    INFO("limit " << limit << ": " << counts.recorded << " recorded, " << counts.dropped << " dropped, " << counts.kept_bytes << " bytes");
+    CHECK(counts.recorded > 0);
+    if (limit == 1) {
+      CHECK(counts.dropped >= counts.recorded - 1);  // all but the one in use
+    } else {
+      CHECK(counts.dropped == 0);
+      CHECK(counts.kept_bytes > 0);
+    }
+  }
+  CHECK(results[0] == results[1]);
+}
+
 TEST_CASE("a matrix that fails the guard is updated by the direct form, and its neighbours as ever") {
   // In one segment this set amplifies what rounding leaves in the empty directions of a rank-one matrix.
   MuonOptions broken = warming_up(), direct = warming_up();
@@ -248,4 +271,78 @@ TEST_CASE("forms of symmetric products are chosen by measurement, remembered, an
   NewtonSchulzTuner on_cpu(*cpu, nullptr);
   on_cpu.choose_symmetric_forms(specification, rows, columns, 1);
   CHECK(on_cpu.measurements() == 0);
+}
+
+TEST_CASE("the library's forms are candidates only where bits may change, and are kept for any number of matrices") {
+  const auto device = open_device();
+  const int64_t rows = 72, columns = 24;  // the Gram matrix is 24 x 24, too small for block rows
+  NewtonSchulzTuner tuner(*device, nullptr);
+  for (const SymmetricChoice& choice : tuner.choose_symmetric_forms(with_form(IterationForm::automatic), rows, columns, 2))
+    CHECK(!choice.changes_bits);
+  const std::vector<SymmetricChoice> all = tuner.choose_symmetric_forms(with_form(IterationForm::automatic), columns, rows, 3, true);
+  REQUIRE(all.size() == 2);
+  // On the host a product of the stand-in's library is several times faster than the kernel.
+  for (const SymmetricChoice& choice : all) CHECK((choice.changes_bits && choice.form == "full"));
+  // Another rank is given them, and measures nothing.
+  const auto second = open_device();
+  NewtonSchulzTuner given(*second, nullptr);
+  const auto taken = given.choose_symmetric_forms(with_form(IterationForm::automatic), columns, rows, 1, false, all);
+  CHECK(given.measurements() == 0);
+  CHECK((taken.size() == 2 && taken[0].form == "full"));
+}
+
+// Its own test with the failure planned: CMakeLists.txt.
+TEST_CASE("a wrong candidate is left out, however fast", "[.planted]") {
+  const auto device = open_device();
+  NewtonSchulzTuner tuner(*device, nullptr);
+  // All of the library's products with a result 66 wide are wrong in one element; those of 48 are right.
+  const auto choices = tuner.choose_symmetric_forms(with_form(IterationForm::direct), 66, 66, 2, true);
+  REQUIRE(!choices.empty());
+  for (const SymmetricChoice& choice : choices) {
+    INFO(choice.form);
+    CHECK(!choice.changes_bits);
+  }
+  const auto others = tuner.choose_symmetric_forms(with_form(IterationForm::direct), 48, 48, 2, true);
+  for (const SymmetricChoice& choice : others) CHECK(choice.changes_bits);
+}
+
+TEST_CASE("what one rank has tuned on a device another one adopts: same description, same bits") {
+  MuonOptions options;
+  options.tune_numerics = true;
+  const auto device = open_device(), second = open_device();
+  const auto tuned = make_muon(as_on(*device, options)), adopting = make_muon(as_on(*second, options));
+  const ShapeCount shapes[] = {{Shape{24, 40}, 2}, {Shape{40, 40}, 1}};
+  const Json choices = tuned->tune(*device, shapes, nullptr);
+  CHECK(choices.at("placements").as_object().size() == 2);
+  CHECK(!choices.at("symmetric_products").as_array().empty());
+  adopting->adopt(parse_json(choices.dump(), "test"));
+  CHECK(adopting->description() == tuned->description());
+  CHECK(tuned->description().find("symmetric_products") != nullptr);
+  const auto update = [&](Backend& backend, UpdateRule& rule) {
+    UpdateItem item;
+    item.name = "w";
+    item.parameter = tensor_of(backend, Shape{40, 40}, DType::float32, normals(40 * 40, 1));
+    item.gradient = tensor_of(backend, Shape{40, 40}, DType::float32, normals(40 * 40, 2));
+    item.state = {tensor_of(backend, Shape{40, 40}, DType::float32, normals(40 * 40, 3))};
+    rule.prepare(backend, backend.compute_stream(), {1, 0.1, 1.0});
+    rule.global(backend, backend.compute_stream(), {&item, 1});
+    return to_doubles(backend, item.parameter);
+  };
+  CHECK(update(*device, *tuned) == update(*second, *adopting));
+  // Without tune_numerics they are no choice, and a damaged one is refused.
+  const auto strict = make_muon(as_on(*second, MuonOptions{}));
+  CHECK_THROWS_AS(strict->adopt(choices), ConfigError);
+  CHECK_THROWS_AS(adopting->adopt(parse_json(R"({"symmetric_products": [{"n": 0, "k": 1, "a_along_k": true, "b_along_k": true,
+    "count": 1, "form": "full", "changes_bits": true}]})",
+                                             "test")),
+                  ConfigError);
+}
+
+TEST_CASE("measurements on a device are kept by its model, its driver and its libraries") {
+  const auto device = open_device();
+  const MeasurementKey key = measurement_key(*device);
+  CHECK(key.hardware == "host stand-in");
+  CHECK(key.instruction_set.rfind("sm_", 0) == 0);
+  CHECK_THAT(key.libraries,
+             Catch::Contains("cuBLAS ") && Catch::Contains(", CUDA ") && Catch::Contains(", driver ") && Catch::Contains("kernels "));
 }

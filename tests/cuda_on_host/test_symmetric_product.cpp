@@ -158,11 +158,11 @@ TEST_CASE("every tile and depth of the symmetric product gives the same bits") {
       INFO(name_of(test));
       std::vector<Doubles> first;
       const Prepared prepared = prepare(*device, test, 1);
-      const std::vector<std::string> forms = updates.symmetric_forms(prepared.product);
+      const std::vector<std::string> forms = updates.symmetric_forms(SymmetricShape::of(prepared.product));
       REQUIRE(forms.size() >= 4);
       for (const std::string& form : forms) {
         INFO(form);
-        updates.use_symmetric_form(prepared.product, form);
+        updates.use_symmetric_form(SymmetricShape::of(prepared.product), form);
         for (const Tensor& d : prepared.product.d) from_doubles(*device, Doubles(static_cast<size_t>(n * n), NAN), d);
         device->matrix().batched_product(device->compute_stream(), prepared.product);
         check_values(*device, prepared, n);
@@ -196,7 +196,57 @@ TEST_CASE("what is not finite reaches the product, and unknown forms are refused
   CHECK(std::isnan(found[5 * 40 + 0]));
   CHECK(std::isnan(found[0 * 40 + 5]));
   CHECK(!std::isnan(found[0]));
-  CHECK_THROWS_AS(device_updates(*device)->use_symmetric_form(prepared.product, "63x1x9"), DeviceError);
+  CHECK_THROWS_AS(device_updates(*device)->use_symmetric_form(SymmetricShape::of(prepared.product), "63x1x9"), DeviceError);
   const auto cpu = make_cpu_backend();
   CHECK(device_updates(*cpu) == nullptr);
+}
+
+TEST_CASE("the library's forms, in block rows and in full, are right, and the same alone and in a batch") {
+  const auto device = open_backend_plugin(DMUON_CUDA_ON_HOST);
+  DeviceUpdates& updates = *device_updates(*device);
+  for (const Layout layout : {Layout::rows, Layout::columns, Layout::plain, Layout::both})
+    for (const Case& test :
+         {Case{layout, 130, 24, DType::float16, -0.5, 1.0}, Case{layout, 200, 17, DType::float16},
+          Case{layout, 129, 40, DType::float16, 0.25, 0.0, true}, Case{layout, 70, 9, DType::float16, 0.0, 1.0, false, 3}}) {
+      INFO(name_of(test));
+      const SymmetricShape shape = SymmetricShape::of(prepare(*device, test, 1).product);
+      const std::vector<std::string> neutral = updates.symmetric_forms(shape), all = updates.symmetric_forms(shape, true);
+      REQUIRE(all.size() >= neutral.size() + 2);
+      CHECK(all.back() == "full");
+      for (size_t i = neutral.size(); i < all.size(); ++i) {
+        INFO(all[i]);
+        updates.use_symmetric_form(shape, all[i]);
+        // What is chosen holds for any number of matrices.
+        const Prepared alone = prepare(*device, test, 1), three = prepare(*device, test, 3);
+        for (const Prepared* each : {&alone, &three}) {
+          device->matrix().batched_product(device->compute_stream(), each->product);
+          // The diagonal is added to a product that was rounded already.
+          Prepared twice = *each;
+          twice.tolerance += test.diagonal != 0.0 ? 0x1p-11 : 0.0;
+          check_values(*device, twice, test.n);
+        }
+        CHECK(to_doubles(*device, alone.product.d[0]) == to_doubles(*device, three.product.d[0]));
+      }
+      updates.use_symmetric_form(shape, neutral.front());
+    }
+}
+
+TEST_CASE("a form of the kernel takes the place of one of the library, and float32 has its own") {
+  const auto device = open_backend_plugin(DMUON_CUDA_ON_HOST);
+  DeviceUpdates& updates = *device_updates(*device);
+  const auto products = [&] {
+    device->reset_costs();
+    const Prepared half = prepare(*device, {Layout::rows, 130, 24, DType::float16}, 1);
+    device->matrix().batched_product(device->compute_stream(), half.product);
+    return to_doubles(*device, half.product.d[0]);
+  };
+  const SymmetricShape shape = SymmetricShape::of(prepare(*device, {Layout::rows, 130, 24}, 1).product);
+  const Doubles of_kernel = products();
+  updates.use_symmetric_form(shape, "blocks64");
+  products();
+  updates.use_symmetric_form(shape, "64x64x3");
+  CHECK(products() == of_kernel);
+  updates.use_symmetric_form(shape, "full");
+  run(*device, {Layout::rows, 130, 24, DType::float32});
+  CHECK_THROWS_AS(updates.use_symmetric_form(shape, "blocks32"), DeviceError);
 }

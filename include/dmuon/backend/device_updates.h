@@ -24,6 +24,16 @@ struct GuardUpdate {
   bool withhold = true;
 };
 
+// What forms of a symmetric product are chosen by: d[n, n] = op(a) op(b) over k of `count` matrices. An operand is along k when its
+// rows are (a as it is, b transposed).
+struct SymmetricShape {
+  int64_t n = 0, k = 0;
+  bool a_along_k = true, b_along_k = true;
+  int64_t count = 1;
+  static SymmetricShape of(const BatchedProduct& product);
+  bool operator==(const SymmetricShape&) const = default;
+};
+
 class DeviceUpdates {
  public:
   virtual ~DeviceUpdates();
@@ -38,16 +48,22 @@ class DeviceUpdates {
   // belongs into tensors. A call whose tensors have moved records anew. No graphs in a shape-only pass and while profiling.
   virtual void replay(Stream& stream, uint64_t key, std::span<const Tensor> tensors, const std::function<void()>& queue) = 0;
   virtual void use_graphs(bool on) = 0;  // on, unless turned off
+  // What is kept of graphs, scratch and recorded work together; those that were used longest ago go first.
+  virtual void limit_graphs(int64_t bytes) = 0;
   struct GraphCounts {
-    int64_t recorded = 0, replayed = 0;
+    int64_t recorded = 0, replayed = 0, dropped = 0;
+    int64_t kept_bytes = 0;  // an estimate of what the driver takes included
   };
   virtual GraphCounts graph_counts() const = 0;
 
-  // The forms of the kernel that computes this symmetric product ("128x64x3": rows and columns of a tile, depth of the pipeline);
-  // they differ in time only, never in bits. Empty for products that it does not compute.
-  virtual std::vector<std::string> symmetric_forms(const BatchedProduct& product) const = 0;
-  // From now on, products of this shape and about this many matrices take the form. DeviceError for an unknown one.
-  virtual void use_symmetric_form(const BatchedProduct& product, const std::string& form) = 0;
+  // The forms in which the device computes symmetric products of this shape in product_dtype(): tiles and depth of the kernel
+  // ("128x64x3"), which differ in time only, never in bits; with `changing_bits` those of the library, whose sums have another order:
+  // products of block rows up to the diagonal ("blocks256") and the full product ("full"), mirrored both. Empty for a shape that it
+  // does not take.
+  virtual std::vector<std::string> symmetric_forms(const SymmetricShape& shape, bool changing_bits = false) const = 0;
+  // From now on, products of this shape take the form: of about this many matrices for one of the kernel, of any number for one of
+  // the library, so that no bit depends on who shares a call. DeviceError for an unknown one.
+  virtual void use_symmetric_form(const SymmetricShape& shape, const std::string& form) = 0;
 };
 
 // Null for backends that have none of it.

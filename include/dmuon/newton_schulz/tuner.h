@@ -3,11 +3,21 @@
 #pragma once
 
 #include <span>
+#include <string>
+#include <vector>
 
+#include "dmuon/backend/device_updates.h"
 #include "dmuon/core/measurement_cache.h"
 #include "dmuon/newton_schulz/newton_schulz.h"
 
 namespace dmuon {
+
+// A form of the symmetric products of a shape on a device (DeviceUpdates::symmetric_forms).
+struct SymmetricChoice {
+  SymmetricShape shape;
+  std::string form;
+  bool changes_bits = false;  // one of the library, for any number of matrices
+};
 
 class NewtonSchulzTuner {
  public:
@@ -22,10 +32,16 @@ class NewtonSchulzTuner {
   // The faster of direct and Gram for one matrix; the fixed one within `least_gain`.
   IterationForm form(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns);
 
-  // On a device with DeviceUpdates: chooses the tile and the depth of every symmetric product that orthogonalising `count`
-  // matrices of the shape takes, and tells the device. Each form is first compared with the full product in float32; one that is
-  // wrong is left out with a warning. Changes no bits. Nothing elsewhere, and in a shape-only pass.
-  void choose_symmetric_forms(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns, int64_t count);
+  // On a device with DeviceUpdates: chooses the form of every symmetric product that orthogonalising `count` matrices of the shape
+  // takes, tells the device, and returns what it chose. Each candidate is first compared with the full product in float32; one that is
+  // wrong, or that fails, is left out with a warning. `changing_bits` admits the library's forms, where nothing in `given` already
+  // decides. Empty elsewhere, and in a shape-only pass.
+  std::vector<SymmetricChoice> choose_symmetric_forms(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns,
+                                                      int64_t count, bool changing_bits = false,
+                                                      std::span<const SymmetricChoice> given = {});
+  // There: into how large batches, `most` at the most, `count` matrices are divided. Changes no bits. `most` elsewhere.
+  int64_t device_batch(const NewtonSchulzSpecification& specification, int64_t rows, int64_t columns, int64_t count, int64_t most,
+                       std::span<const SymmetricChoice> given = {});
 
   // Orthogonalisations, and forms of choose_symmetric_forms, tried so far; 0 when the cache knew everything.
   int64_t measurements() const { return measurements_; }

@@ -48,10 +48,11 @@ void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attr
   check(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value), "a preference of a product");
 }
 
-// A row-major matrix [rows, columns] without gaps.
-Layout make_layout(DType dtype, int64_t rows, int64_t columns, bool by_pointers) {
+// A row-major matrix [rows, columns]; `leading` as in ProductKey.
+Layout make_layout(DType dtype, int64_t rows, int64_t columns, int64_t leading, bool by_pointers) {
   cublasLtMatrixLayout_t layout = nullptr;
-  check(cublasLtMatrixLayoutCreate(&layout, type_of(dtype), static_cast<uint64_t>(columns), static_cast<uint64_t>(rows), columns),
+  check(cublasLtMatrixLayoutCreate(&layout, type_of(dtype), static_cast<uint64_t>(columns), static_cast<uint64_t>(rows),
+                                   leading > 0 ? leading : columns),
         text("a matrix of ", rows, " rows and ", columns, " columns"));
   Layout owner(layout);
   if (by_pointers) set(owner, CUBLASLT_MATRIX_LAYOUT_BATCH_MODE, static_cast<uint32_t>(CUBLASLT_BATCH_MODE_POINTER_ARRAY));
@@ -103,9 +104,9 @@ const std::unique_ptr<CublasLt::Plan>& CublasLt::plan(const ProductKey& key) {
   set(made->operation, CUBLASLT_MATMUL_DESC_TRANSA, static_cast<int32_t>(key.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N));
   set(made->operation, CUBLASLT_MATMUL_DESC_TRANSB, static_cast<int32_t>(key.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N));
   if (key.bias) set(made->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(CUBLASLT_EPILOGUE_BIAS));
-  made->a = make_layout(key.operands, key.transpose_a ? key.k : key.m, key.transpose_a ? key.m : key.k, key.by_pointers);
-  made->b = make_layout(key.operands, key.transpose_b ? key.n : key.k, key.transpose_b ? key.k : key.n, key.by_pointers);
-  made->d = make_layout(key.result, key.m, key.n, key.by_pointers);
+  made->a = make_layout(key.operands, key.transpose_a ? key.k : key.m, key.transpose_a ? key.m : key.k, key.leading_a, key.by_pointers);
+  made->b = make_layout(key.operands, key.transpose_b ? key.n : key.k, key.transpose_b ? key.k : key.n, key.leading_b, key.by_pointers);
+  made->d = make_layout(key.result, key.m, key.n, key.leading_d, key.by_pointers);
   if (key.by_pointers) made->set_batch(typical_batch);
 
   cublasLtMatmulPreference_t preference = nullptr;

@@ -29,6 +29,8 @@ struct ProductKey {
   bool bias = false;
   bool by_pointers = false;  // a batch: a, b, c and d are arrays of pointers in device memory
   bool split_sums = false;   // parts of k may be added up apart from one another, where the result is small and k large
+  // Elements from one row of a matrix (as it is stored) to the next; 0: without gaps. c is laid out like d.
+  int64_t leading_a = 0, leading_b = 0, leading_d = 0;
   // What the addresses of the matrices are multiples of, in bytes.
   int32_t alignment_a = 16, alignment_b = 16, alignment_c = 16, alignment_d = 16;
 

@@ -37,7 +37,10 @@ const void* CudaBackend::linked_library() {
 }
 
 BackendInformation CudaBackend::information() const {
-  return {device_.name, shape_only() ? "" : device_.architecture(), text("cuBLAS ", cublas_lt_version()), 1};
+  // Part of the key under which measurements are kept: a new driver may change them.
+  const std::string libraries = text("cuBLAS ", cublas_lt_version(), ", CUDA ", version_text(CUDART_VERSION));
+  if (shape_only()) return {device_.name, "", libraries, 1};
+  return {device_.name, device_.architecture(), text(libraries, ", driver ", version_text(device_.driver)), 1};
 }
 
 DeviceMemory CudaBackend::memory() const {

@@ -43,9 +43,16 @@ class Matrix final : public MatrixKernels, Family {
   // Scratch of the library's kernels: one per stream and for good, because the kernels of a stream follow one another. It is
   // counted before the first product, in a shape-only pass too.
   Tensor library_workspace(Stream& stream);
-  // The matrices [first, end) of a batch, which have one key and factor, as full products.
-  void full_products(ProductKey key, const BatchedProduct& product, size_t first, size_t end, const Tensor& table, const Tensor& workspace,
-                     cudaStream_t stream);
+  // The matrices [first, end) of a batch, which have one key and factor, as full products, or in block rows up to the diagonal
+  // (`block_rows` > 0, for symmetric results); with the diagonal added and the result mirrored.
+  void library_products(const ProductKey& key, const BatchedProduct& product, size_t first, size_t end, int64_t block_rows,
+                        const Tensor& table, const Tensor& workspace, cudaStream_t stream);
+  // Of each result the part whose element offsets in the operands are given; `key` describes the part.
+  struct PartOffsets {
+    int64_t a = 0, b = 0, d = 0;
+  };
+  void products_of_part(ProductKey key, const BatchedProduct& product, size_t first, size_t end, const PartOffsets& offsets,
+                        const Tensor& table, const Tensor& workspace, cudaStream_t stream);
 
   std::mutex mutex_;
   std::unique_ptr<CublasLt> library_;
@@ -108,9 +115,10 @@ class Optimizer final : public OptimizerKernels, public DeviceUpdates, Family {
   void guard(Stream& stream, const GuardUpdate& arguments) override;
   void replay(Stream& stream, uint64_t key, std::span<const Tensor> tensors, const std::function<void()>& queue) override;
   void use_graphs(bool on) override;
+  void limit_graphs(int64_t bytes) override;
   GraphCounts graph_counts() const override;
-  std::vector<std::string> symmetric_forms(const BatchedProduct& product) const override;
-  void use_symmetric_form(const BatchedProduct& product, const std::string& form) override;
+  std::vector<std::string> symmetric_forms(const SymmetricShape& shape, bool changing_bits) const override;
+  void use_symmetric_form(const SymmetricShape& shape, const std::string& form) override;
   const SymmetricForms& forms() const { return *forms_; }
 
  private:

@@ -12,8 +12,6 @@
 namespace dmuon::cuda {
 namespace {
 
-std::string version_text(int version) { return text(version / 1000, '.', version % 1000 / 10); }
-
 // What the process was told about devices, for messages.
 std::string visible_devices() {
   const char* list = std::getenv("CUDA_VISIBLE_DEVICES");
@@ -48,6 +46,8 @@ std::string identity_of(const cudaDeviceProp& properties) {
 }  // namespace
 
 std::string DeviceDescription::architecture() const { return text("sm_", major, minor); }
+
+std::string version_text(int version) { return text(version / 1000, '.', version % 1000 / 10); }
 
 std::string DeviceDescription::summary() const {
   return text(name, " (", architecture(), ", ", memory >> 30, " GiB), driver ", version_text(driver));

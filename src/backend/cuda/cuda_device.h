@@ -20,6 +20,9 @@ struct DeviceDescription {
   std::string summary() const;       // "NVIDIA H200 (sm_90, 139 GiB), driver 13.0"
 };
 
+// "13.0" of 13000
+std::string version_text(int version);
+
 // Makes the device current for the calling thread. DeviceError with the reason and the remedy: no driver, a driver too old, no
 // device, none of this number, an architecture that the kernels are not compiled for, a device that is busy or broken.
 DeviceDescription open_device(int index);

@@ -16,19 +16,25 @@ void Optimizer::replay(Stream& stream, uint64_t key, std::span<const Tensor> ten
 
 void Optimizer::use_graphs(bool on) { graphs_->use(on); }
 
+void Optimizer::limit_graphs(int64_t bytes) { graphs_->limit(bytes); }
+
 DeviceUpdates::GraphCounts Optimizer::graph_counts() const { return graphs_->counts(); }
 
-std::vector<std::string> Optimizer::symmetric_forms(const BatchedProduct& product) const {
+std::vector<std::string> Optimizer::symmetric_forms(const SymmetricShape& shape, bool changing_bits) const {
   std::vector<std::string> names;
-  if (has_symmetric_product(product) && product.d[0].dtype() == DType::float16)
-    for (const SymmetricForm& form : dmuon::cuda::symmetric_forms()) names.push_back(form.name());
+  if (shape.n < 1 || shape.k < 1 || shape.n > widest_symmetric) return names;
+  for (const SymmetricForm& form : dmuon::cuda::symmetric_forms()) names.push_back(form.name());
+  if (changing_bits)
+    for (const SymmetricForm& form : library_forms(shape)) names.push_back(form.name());
   return names;
 }
 
-void Optimizer::use_symmetric_form(const BatchedProduct& product, const std::string& form) {
+void Optimizer::use_symmetric_form(const SymmetricShape& shape, const std::string& form) {
   for (const SymmetricForm& each : dmuon::cuda::symmetric_forms())
-    if (each.name() == form) return forms_->choose(product, each);
-  throw DeviceError(text("no form \"", form, "\" of the symmetric product; there are ", join(symmetric_forms(product), ", ")));
+    if (each.name() == form) return forms_->choose(shape, each);
+  for (const SymmetricForm& each : library_forms(shape))
+    if (each.name() == form) return forms_->choose(shape, each);
+  throw DeviceError(text("no form \"", form, "\" of the symmetric product; there are ", join(symmetric_forms(shape, true), ", ")));
 }
 
 }  // namespace dmuon::cuda

@@ -104,44 +104,71 @@ void Matrix::batched_product(Stream& stream, const BatchedProduct& p) {
   touched.push_back(workspace);
   touched.push_back(table);
   backend_.enqueue(stream, "batched_product", flops_of(p), touched, [&](cudaStream_t handle) {
-    if (p.symmetric && symmetric_product(backend_, stream, p)) return;
+    int64_t block_rows = 0;
+    if (has_symmetric_product(p)) {
+      const SymmetricForm form = backend_.optimizer().forms().of(p, backend_.multiprocessors());
+      if (form.kind == SymmetricForm::Kind::kernel) return start_symmetric_product(handle, p, form);
+      if (form.kind == SymmetricForm::Kind::blocks) block_rows = form.rows;
+    }
     // Neighbours of one key and factor go together.
     for (size_t first = 0, end = 0; first < p.d.size(); first = end) {
       const ProductKey key = key_of(p, first);
       for (end = first + 1; end < p.d.size() && end - first < largest_matrix_list; ++end)
         if (key_of(p, end) != key || alpha_of(p, end) != alpha_of(p, first)) break;
-      full_products(key, p, first, end, table, workspace, handle);
+      library_products(key, p, first, end, block_rows, table, workspace, handle);
     }
   });
 }
 
-void Matrix::full_products(ProductKey key, const BatchedProduct& p, size_t first, size_t end, const Tensor& table, const Tensor& workspace,
-                           cudaStream_t stream) {
+void Matrix::library_products(const ProductKey& key, const BatchedProduct& p, size_t first, size_t end, int64_t block_rows,
+                              const Tensor& table, const Tensor& workspace, cudaStream_t stream) {
   if (key.m == 0 || key.n == 0) return;
   const std::span<const Tensor> results(p.d.data() + first, end - first);
-  const double alpha = alpha_of(p, first);
-  const auto c = [&](size_t i) -> const Tensor& { return p.beta != 0.0 ? p.c[i] : p.d[i]; };
-  if (key.by_pointers) key.by_pointers = library().supports(key);
   if (key.k == 0) {
-    for (size_t i = first; i < end; ++i) scale_and_add_bias(c(i), p.beta, {}, p.d[i], stream);
-  } else if (key.by_pointers) {
-    PointerTable pointers{};
-    for (size_t i = first; i < end; ++i) {
-      pointers.lists[0].entries[i - first] = p.a[i].raw(), pointers.lists[1].entries[i - first] = p.b[i].raw();
-      pointers.lists[2].entries[i - first] = c(i).raw(), pointers.lists[3].entries[i - first] = p.d[i].raw();
-    }
-    write_pointers(pointers, table.raw(), stream);
-    int64_t* list = table.data<int64_t>();
-    library().run(key,
-                  {list, list + largest_matrix_list, list + 2 * largest_matrix_list, list + 3 * largest_matrix_list, nullptr,
-                   static_cast<int32_t>(end - first)},
-                  alpha, p.beta, workspace.raw(), stream);
+    for (size_t i = first; i < end; ++i) scale_and_add_bias(p.beta != 0.0 ? p.c[i] : p.d[i], p.beta, {}, p.d[i], stream);
+  } else if (block_rows == 0) {
+    products_of_part(key, p, first, end, {}, table, workspace, stream);
   } else {
-    for (size_t i = first; i < end; ++i)
-      library().run(key, {p.a[i].raw(), p.b[i].raw(), c(i).raw(), p.d[i].raw()}, alpha, p.beta, workspace.raw(), stream);
+    for (int64_t row = 0; row < key.m; row += block_rows) {
+      ProductKey part = key;
+      part.m = std::min(block_rows, key.m - row), part.n = row + part.m;
+      part.leading_a = key.transpose_a ? key.m : key.k, part.leading_b = key.transpose_b ? key.k : key.n, part.leading_d = key.n;
+      const PartOffsets offsets{key.transpose_a ? row : row * key.k, 0, row * key.n};
+      products_of_part(part, p, first, end, offsets, table, workspace, stream);
+    }
   }
   if (p.diagonal != 0.0) add_diagonal(results, p.diagonal, stream);
   if (p.symmetric) mirror_lower(results, stream);
+}
+
+void Matrix::products_of_part(ProductKey key, const BatchedProduct& p, size_t first, size_t end, const PartOffsets& offsets,
+                              const Tensor& table, const Tensor& workspace, cudaStream_t stream) {
+  const auto at = [](const Tensor& tensor, int64_t offset) {
+    return static_cast<std::byte*>(tensor.raw()) + offset * size_of(tensor.dtype());
+  };
+  const auto addresses = [&](size_t i) -> ProductAddresses {
+    std::byte* const d = at(p.d[i], offsets.d);
+    return {at(p.a[i], offsets.a), at(p.b[i], offsets.b), p.beta != 0.0 ? at(p.c[i], offsets.d) : d, d};
+  };
+  const double alpha = alpha_of(p, first);
+  if (key.by_pointers) key.by_pointers = library().supports(key);
+  if (!key.by_pointers) {
+    for (size_t i = first; i < end; ++i) library().run(key, addresses(i), alpha, p.beta, workspace.raw(), stream);
+    return;
+  }
+  PointerTable pointers{};
+  for (size_t i = first; i < end; ++i) {
+    const ProductAddresses of = addresses(i);
+    const size_t entry = i - first;
+    pointers.lists[0].entries[entry] = const_cast<void*>(of.a), pointers.lists[1].entries[entry] = const_cast<void*>(of.b);
+    pointers.lists[2].entries[entry] = const_cast<void*>(of.c), pointers.lists[3].entries[entry] = of.d;
+  }
+  write_pointers(pointers, table.raw(), stream);
+  int64_t* list = table.data<int64_t>();
+  library().run(key,
+                {list, list + largest_matrix_list, list + 2 * largest_matrix_list, list + 3 * largest_matrix_list, nullptr,
+                 static_cast<int32_t>(end - first)},
+                alpha, p.beta, workspace.raw(), stream);
 }
 
 // In rounds of one matrix per queue, so that those that share scratch follow one another.

@@ -16,8 +16,9 @@ bool start_symmetric_half(cudaStream_t stream, const SymmetricBatch<__half>& bat
 
 namespace {
 
-constexpr std::array<SymmetricForm, 5> forms = {{{64, 64, 3}, {64, 64, 4}, {128, 64, 3}, {128, 128, 3}, {128, 128, 4}}};
-constexpr int64_t widest = int64_t{1} << 21;  // tiles of 64 x 64 below the diagonal stay within the limit of grid.x
+constexpr SymmetricForm tiles_of(int rows, int columns, int depth) { return {SymmetricForm::Kind::kernel, rows, columns, depth}; }
+constexpr std::array<SymmetricForm, 5> forms = {
+    {tiles_of(64, 64, 3), tiles_of(64, 64, 4), tiles_of(128, 64, 3), tiles_of(128, 128, 3), tiles_of(128, 128, 4)}};
 
 // ------------------------------------------------------------------------------------------------------------------ float32
 // A block of 16 x 16 threads computes a tile of 64 x 64, each thread 4 x 4 of it.
@@ -99,11 +100,8 @@ struct Operands {
 };
 Operands operands_of(const BatchedProduct& p) {
   const bool swapped = p.transpose_a && p.transpose_b;
-  Operands o{};
-  o.a = swapped ? &p.b : &p.a, o.b = swapped ? &p.a : &p.b;
-  o.a_along_k = swapped || !p.transpose_a, o.b_along_k = !swapped && p.transpose_b;
-  o.n = p.d[0].size(0), o.k = o.a->front().size(o.a_along_k ? 1 : 0);
-  return o;
+  const SymmetricShape shape = SymmetricShape::of(p);
+  return {swapped ? &p.b : &p.a, swapped ? &p.a : &p.b, shape.a_along_k, shape.b_along_k, shape.n, shape.k};
 }
 
 // Calls start(batch, count) for every run of matrices that one launch takes.
@@ -130,41 +128,65 @@ void for_batches(const BatchedProduct& p, const Operands& o, const Start& start)
 
 }  // namespace
 
-std::string SymmetricForm::name() const { return text(rows, "x", columns, "x", depth); }
+std::string SymmetricForm::name() const {
+  switch (kind) {
+    case Kind::blocks:
+      return text("blocks", rows);
+    case Kind::full:
+      return "full";
+    default:
+      return text(rows, "x", columns, "x", depth);
+  }
+}
 
 std::span<const SymmetricForm> symmetric_forms() { return forms; }
 
+std::vector<SymmetricForm> library_forms(const SymmetricShape& shape) {
+  std::vector<SymmetricForm> found;
+  for (int rows = 64; rows < shape.n; rows *= 2)
+    if ((shape.n + rows - 1) / rows <= 8) found.push_back({SymmetricForm::Kind::blocks, rows, 0, 0});
+  found.push_back({SymmetricForm::Kind::full, 0, 0, 0});
+  return found;
+}
+
 SymmetricForm fixed_symmetric_form(int64_t n, int64_t batch, int multiprocessors) {
   const auto tiles = [&](int rows, int columns) { return batch * tiles_before_row((n + rows - 1) / rows, rows / columns); };
-  if (tiles(128, 128) >= 2 * multiprocessors) return {128, 128, 3};
-  if (tiles(128, 64) >= 2 * multiprocessors) return {128, 64, 3};
-  return {64, 64, 4};
+  if (tiles(128, 128) >= 2 * multiprocessors) return tiles_of(128, 128, 3);
+  if (tiles(128, 64) >= 2 * multiprocessors) return tiles_of(128, 64, 3);
+  return tiles_of(64, 64, 4);
 }
 
-SymmetricForms::Key SymmetricForms::key_of(const BatchedProduct& product) {
-  const Operands o = operands_of(product);
-  return {o.n, o.k, o.a_along_k, o.b_along_k, static_cast<int64_t>(std::bit_width(product.d.size()))};
+namespace {
+
+// `count` 0: whatever their number.
+std::array<int64_t, 5> key_of(const SymmetricShape& shape, int64_t count) {
+  return {shape.n, shape.k, shape.a_along_k, shape.b_along_k, static_cast<int64_t>(std::bit_width(static_cast<uint64_t>(count)))};
 }
 
-void SymmetricForms::choose(const BatchedProduct& product, const SymmetricForm& form) { chosen_[key_of(product)] = form; }
+}  // namespace
+
+void SymmetricForms::choose(const SymmetricShape& shape, const SymmetricForm& form) {
+  if (form.kind != SymmetricForm::Kind::kernel) {
+    chosen_[key_of(shape, 0)] = form;
+    return;
+  }
+  chosen_.erase(key_of(shape, 0));
+  chosen_[key_of(shape, shape.count)] = form;
+}
 
 SymmetricForm SymmetricForms::of(const BatchedProduct& product, int multiprocessors) const {
-  const auto chosen = chosen_.find(key_of(product));
-  if (chosen != chosen_.end()) return chosen->second;
-  return fixed_symmetric_form(product.d[0].size(0), static_cast<int64_t>(product.d.size()), multiprocessors);
+  const SymmetricShape shape = SymmetricShape::of(product);
+  if (product.d[0].dtype() == DType::float16)
+    for (const int64_t count : {int64_t{0}, shape.count})
+      if (const auto chosen = chosen_.find(key_of(shape, count)); chosen != chosen_.end()) return chosen->second;
+  return fixed_symmetric_form(shape.n, shape.count, multiprocessors);
 }
 
 bool has_symmetric_product(const BatchedProduct& p) {
   if (!p.symmetric || p.d.empty()) return false;
   const DType dtype = p.d[0].dtype();
   return (dtype == DType::float16 || dtype == DType::float32) && p.a[0].dtype() == dtype && p.b[0].dtype() == dtype &&
-         p.d[0].size(0) <= widest;
-}
-
-bool symmetric_product(CudaBackend& backend, Stream& stream, const BatchedProduct& product) {
-  if (!has_symmetric_product(product)) return false;
-  start_symmetric_product(handle_of(stream), product, backend.optimizer().forms().of(product, backend.multiprocessors()));
-  return true;
+         p.d[0].size(0) <= widest_symmetric;
 }
 
 void start_symmetric_product(cudaStream_t stream, const BatchedProduct& product, const SymmetricForm& form) {

@@ -3,7 +3,7 @@
 //
 // float16: tensor cores, float32 sums, one rounding at the end. float32: fused multiply-adds. An element sums over k in steps
 // that go up in order, 16 products at once in float16 and one in float32, whatever the tile, the depth of the pipeline and the
-// batch: all forms give equal bits, so that the choice among them is free (design: what changes bits is fixed by the shape).
+// batch: all forms of the kernel give equal bits, so that the choice among them is free (design: what changes bits is fixed by the shape).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,42 +12,46 @@
 #include <map>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "backend/cuda/cuda_backend.h"
 
 namespace dmuon::cuda {
 
-// How the float16 product is cut: tiles of rows x columns elements, and how many of their slices along k are in flight.
+// How the float16 product is computed. By the kernel: tiles of rows x columns elements, and how many of their slices along k are in
+// flight. By the library, which adds up in an order of its own: in block rows of `rows` up to the diagonal, or in full; mirrored both.
 struct SymmetricForm {
+  enum class Kind : uint8_t { kernel, blocks, full };
+  Kind kind = Kind::kernel;
   int rows = 64, columns = 64, depth = 3;
   bool operator==(const SymmetricForm&) const = default;
-  std::string name() const;  // "128x64x3"
+  std::string name() const;  // "128x64x3", "blocks256", "full"
 };
+// Of the kernel.
 std::span<const SymmetricForm> symmetric_forms();
+// Of the library, for this shape: two to eight block rows.
+std::vector<SymmetricForm> library_forms(const SymmetricShape& shape);
 // The fixed choice: large tiles once there are enough of them for every multiprocessor.
 SymmetricForm fixed_symmetric_form(int64_t n, int64_t batch, int multiprocessors);
 
-// The forms that were chosen by measurement, by shape and number of matrices (in powers of two).
+// The forms that were chosen by measurement, by shape and, for those of the kernel, number of matrices (in powers of two).
 class SymmetricForms {
  public:
-  void choose(const BatchedProduct& product, const SymmetricForm& form);
+  void choose(const SymmetricShape& shape, const SymmetricForm& form);
   // The chosen one or, of products that nothing was chosen for, the fixed one.
   SymmetricForm of(const BatchedProduct& product, int multiprocessors) const;
 
  private:
   using Key = std::array<int64_t, 5>;
-  static Key key_of(const BatchedProduct& product);
   std::map<Key, SymmetricForm> chosen_;
 };
 
-// Computes the product, which has `symmetric` set, and returns true; or does nothing and returns false, and the caller takes
-// the full product. The answer depends on the shapes and types only, never on how many matrices there are. Not called in a
-// shape-only pass; the product is counted already.
-bool symmetric_product(CudaBackend& backend, Stream& stream, const BatchedProduct& product);
-
+// Tiles of 64 x 64 below the diagonal stay within the limit of grid.x.
+inline constexpr int64_t widest_symmetric = int64_t{1} << 21;
 // Whether start_symmetric_product takes these dtypes and sizes: all operands float16, or all float32; results up to 2^21 wide.
 bool has_symmetric_product(const BatchedProduct& product);
-// Queues product.symmetric; `form` is one of symmetric_forms() (float32 has one form and ignores it). DeviceError for another.
+// Queues product.symmetric; `form` is one of symmetric_forms(), not of the library's (float32 has one form and ignores it). DeviceError for
+// another.
 void start_symmetric_product(cudaStream_t stream, const BatchedProduct& product, const SymmetricForm& form);
 
 }  // namespace dmuon::cuda

@@ -10,8 +10,9 @@
 namespace dmuon::cuda {
 namespace {
 
-// Addresses that never repeat would fill the map; then everything is recorded anew.
-constexpr size_t most_graphs = 2048;
+constexpr size_t most_graphs = 2048;  // addresses that never repeat would fill the map
+// What the driver keeps of a recorded kernel, on the host and on the device: its arguments are up to 4 KiB of it. An estimate.
+constexpr int64_t bytes_of_kernel = 8192;
 
 std::map<std::string, KernelCost> difference(const std::map<std::string, KernelCost>& after,
                                              const std::map<std::string, KernelCost>& before) {
@@ -26,12 +27,27 @@ std::map<std::string, KernelCost> difference(const std::map<std::string, KernelC
 
 }  // namespace
 
-UpdateGraphs::~UpdateGraphs() { clear(); }
-
-void UpdateGraphs::clear() {
+UpdateGraphs::~UpdateGraphs() {
   for (auto& [key, graph] : graphs_)
     if (graph.executable) cudaGraphExecDestroy(graph.executable);
-  graphs_.clear();
+}
+
+void UpdateGraphs::drop_oldest(Stream& stream, const Graph& current) {
+  bool waited = false;
+  while (counts_.kept_bytes > most_bytes_ || graphs_.size() > most_graphs) {
+    auto oldest = graphs_.end();
+    for (auto it = graphs_.begin(); it != graphs_.end(); ++it)
+      if (&it->second != &current && (oldest == graphs_.end() || it->second.last_used < oldest->second.last_used)) oldest = it;
+    if (oldest == graphs_.end()) return;  // one that is too large alone is kept while it is used
+    if (oldest->second.executable) {
+      if (!waited) stream.synchronize();
+      waited = true;
+      cudaGraphExecDestroy(oldest->second.executable);
+      counts_.kept_bytes -= oldest->second.bytes;
+      ++counts_.dropped;
+    }
+    graphs_.erase(oldest);
+  }
 }
 
 void UpdateGraphs::run(Stream& stream, uint64_t key, std::span<const Tensor> tensors, const std::function<void()>& queue) {
@@ -40,8 +56,9 @@ void UpdateGraphs::run(Stream& stream, uint64_t key, std::span<const Tensor> ten
   uint64_t hash = mix64(key ^ mix64(reinterpret_cast<uintptr_t>(handle)));
   for (const Tensor& tensor : tensors)
     hash = mix64(mix64(hash ^ reinterpret_cast<uintptr_t>(tensor.raw())) ^ static_cast<uint64_t>(tensor.bytes()));
-  if (graphs_.size() >= most_graphs && !graphs_.contains(hash)) clear();
   Graph& graph = graphs_[hash];
+  graph.last_used = ++uses_;
+  drop_oldest(stream, graph);
   if (!graph.seen || graph.impossible) {
     graph.seen = true;
     return queue();
@@ -85,6 +102,9 @@ void UpdateGraphs::record(Stream& stream, Graph& graph, const std::function<void
     graph.impossible = false;
     graph.costs = difference(backend_.costs(), before);
     ++counts_.recorded;
+    for (const Tensor& tensor : graph.scratch) graph.bytes += tensor.bytes();
+    for (const auto& [name, cost] : graph.costs) graph.bytes += cost.calls * bytes_of_kernel;
+    counts_.kept_bytes += graph.bytes;
   } else {
     cudaGetLastError();
     graph.executable = nullptr;
