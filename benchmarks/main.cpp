@@ -46,6 +46,7 @@ int main(int argc, char** argv) {
   const std::vector<bench::Benchmark> benchmarks = {
       bench::train_step_benchmark(),
       bench::memory_benchmark(),
+      bench::load_benchmark(),
       bench::gemm_benchmark(),
       bench::bandwidth_benchmark(),
       bench::kernels_benchmark(),

@@ -37,6 +37,7 @@ Benchmark decode_benchmark();
 Benchmark kernels_benchmark();
 Benchmark train_step_benchmark();
 Benchmark memory_benchmark();
+Benchmark load_benchmark();
 Benchmark optimizer_step_benchmark();
 Benchmark overlap_benchmark();
 Benchmark step_ratio_benchmark();

@@ -1,5 +1,7 @@
 #include "models/qwen_huggingface.h"
 
+#include <algorithm>
+
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
 
@@ -56,6 +58,7 @@ Json settings_of(const HuggingFaceConfig& config) {
   settings.set("width", width);
   settings.set("feed_forward_width", config.integer("intermediate_size"));
   settings.set("context_length", config.integer("max_position_embeddings"));
+  settings.set("maximum_positions", config.integer("max_position_embeddings"));
   settings.set("vocabulary_size", config.integer("vocab_size"));
   settings.set("normalization_epsilon", config.number("rms_norm_eps", 1e-6));
   settings.set("rotary_base", rotary_base(config));
@@ -69,7 +72,7 @@ Json settings_of(const HuggingFaceConfig& config) {
 
 // Sizes of a model of family qwen, from its settings.
 struct Sizes {
-  int64_t layers, width, heads, key_value_heads, head_width, feed_forward, vocabulary, context;
+  int64_t layers, width, heads, key_value_heads, head_width, feed_forward, vocabulary, context, positions;
   bool bias, normalized, tied;
   double epsilon, base;
 
@@ -91,6 +94,7 @@ struct Sizes {
     heads = settings.at("heads").as_integer();
     vocabulary = settings.at("vocabulary_size").as_integer();
     context = settings.at("context_length").as_integer();
+    positions = integer("maximum_positions", context);
     key_value_heads = integer("key_value_heads", heads);
     head_width = integer("head_width", width / heads);
     feed_forward = integer("feed_forward_width", 4 * width);
@@ -119,7 +123,7 @@ Json config_of(const Json& settings) {
   config.set("num_key_value_heads", s.key_value_heads);
   if (s.normalized || s.head_width * s.heads != s.width) config.set("head_dim", s.head_width);
   config.set("hidden_act", "silu");
-  config.set("max_position_embeddings", s.context);
+  config.set("max_position_embeddings", std::max(s.context, s.positions));
   config.set("rms_norm_eps", s.epsilon);
   config.set("rope_theta", s.base);
   config.set("rope_scaling", Json());

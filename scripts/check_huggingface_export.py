@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Do directories that dmuon_checkpoint exports load in transformers as they are, with the same logits?
 
-For every fixture of tests/huggingface/fixtures: import, export in float32 (in shards), load both directories by
-from_pretrained, compare all tensors and the logits. A development check; needs torch and transformers.
+For every fixture of tests/huggingface/fixtures: import, export in float32 (in shards) and in bfloat16, load the
+directories by from_pretrained, compare all tensors and the logits. A development check; needs torch and transformers.
 
     python3 scripts/check_huggingface_export.py [build/release/dmuon_checkpoint]
 """
@@ -46,6 +46,20 @@ def main():
                 difference = (original(tokens).logits - exported(tokens).logits).abs().max().item()
             files = len(list(exported_directory.glob("*.safetensors")))
             print(f"{name}: {len(first)} tensors in {files} files, {len(different)} differ; largest difference of the logits {difference}")
+            assert not different and difference == 0.0
+
+            # The same in bfloat16: every value rounded to nearest even, as torch rounds, and the logits of those values.
+            rounded_directory = pathlib.Path(temporary) / "rounded"
+            subprocess.run([TOOL, "export", f"{temporary}/checkpoints", "--format", "huggingface", "--output", rounded_directory,
+                            "--dtype", "bfloat16"], check=True, capture_output=True)
+            rounded = AutoModelForCausalLM.from_pretrained(rounded_directory, dtype="auto").eval()
+            assert rounded.dtype == torch.bfloat16, rounded.dtype
+            third = rounded.state_dict()
+            different = [n for n in first if not torch.equal(first[n].bfloat16(), third[n])]
+            with torch.no_grad():
+                original.bfloat16()
+                difference = (original(tokens).logits - rounded(tokens).logits).abs().max().item()
+            print(f"{name} in bfloat16: {len(different)} of {len(third)} tensors differ; largest difference of the logits {difference}")
             assert not different and difference == 0.0
 
 

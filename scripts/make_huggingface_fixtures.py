@@ -9,6 +9,8 @@ Each folder is a directory as `save_pretrained` writes it, with expected.safeten
     gradient/NAME            of the loss, for every tensor of the model, under its name in transformers
     adamw/NAME, muon/NAME    values after three steps, for the tensors outside the first layer
 
+qwen2_float16 and qwen2_bfloat16 hold a smaller model in 16 bits, and in expected.safetensors the same tensors as float32.
+
 gpt2 is tied and float32 in one file, qwen2 tied, with two key/value heads for four query heads, float32 in shards with an
 index, qwen3 untied, bfloat16, with heads wider than hidden_size / heads. Everything is computed in float64.
 
@@ -106,7 +108,26 @@ def load(directory):
     return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float64, attn_implementation="eager").eval()
 
 
+def half(dtype, special):
+    """A directory in a 16-bit type with values that are easily widened wrongly, and expected.safetensors with what they are."""
+    directory = ROOT / ("qwen2_" + str(dtype).split(".")[1])
+    shutil.rmtree(directory, ignore_errors=True)
+    config = Qwen2Config(vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2,
+                         num_key_value_heads=1, max_position_embeddings=16, tie_word_embeddings=True)
+    model = AutoModelForCausalLM.from_config(config)
+    fill(model)
+    model.to(dtype)
+    with torch.no_grad():
+        model.model.embed_tokens.weight.view(-1)[:len(special)] = torch.tensor(special, dtype=torch.float64).to(dtype)
+    model.save_pretrained(directory)
+    save_file({name: value.float() for name, value in load_file(directory / "model.safetensors").items()},
+              directory / "expected.safetensors")
+
+
 def main():
+    tiny = 2.0 ** -24  # the smallest float16
+    half(torch.float16, [0.0, -0.0, tiny, -tiny, 1023 * tiny, 1024 * tiny, 1025 * tiny, 65504.0, -65504.0, 1.0, 1.0 + 2 ** -10])
+    half(torch.bfloat16, [0.0, -0.0, 2.0 ** -133, -(2.0 ** -133), 127 * 2.0 ** -133, 2.0 ** -126, 3.3895e38, -3.3895e38, 1.0, 1.0 + 2 ** -7])
     for name, (config, dtype, shard) in MODELS.items():
         directory = ROOT / name
         shutil.rmtree(directory, ignore_errors=True)

@@ -60,6 +60,10 @@ Rows model_rows() {
                 "Channels of a head, an even number; 0: model.width / model.heads."),
       DMUON_KEY("model.rotary_base", model.rotary_base, of_family("qwen", between(1, 1e11)),
                 "Theta of rotary positions: pair i of a head of D channels turns by position x theta^(-2i/D)."),
+      DMUON_KEY(
+          "model.maximum_positions", model.maximum_positions, of_family("qwen", between(0, 2147483647)),
+          "Positions that the model was made for where a run trains on shorter contexts, for max_position_embeddings of an export; 0: "
+          "model.context_length. A model from a Hugging Face directory keeps its own. Nothing else depends on it."),
       DMUON_KEY("model.attention_bias", model.attention_bias, of_family("qwen", any()),
                 "Whether query, key and value have biases (Qwen2 and Qwen2.5 have, Qwen3 has not)."),
       DMUON_KEY("model.query_key_normalization", model.query_key_normalization, of_family("qwen", any()),

@@ -7,13 +7,26 @@ namespace dmuon {
 namespace {
 
 // Keys whose 0 means that something else decides.
-constexpr std::string_view zero_follows[] = {"vocabulary_size", "feed_forward_width", "key_value_heads", "head_width"};
+constexpr std::string_view zero_follows[] = {"vocabulary_size", "feed_forward_width", "key_value_heads", "head_width", "maximum_positions"};
 
 bool leaves_open(std::string_view key, const Json& value) {
   return value == Json(0) && std::find(std::begin(zero_follows), std::end(zero_follows), key) != std::end(zero_follows);
 }
 
 bool same(const Json& a, const Json& b) { return a == b || (a.is_number() && b.is_number() && a.as_number() == b.as_number()); }
+
+// What resolve() will make of it.
+std::string output_of(const Json& tree) {
+  const auto string_at = [&](const char* key) {
+    const Json* value = tree.find(key);
+    return value != nullptr && value->is_string() ? value->as_string() : std::string();
+  };
+  Configuration configuration;
+  configuration.output = string_at("output");
+  if (const std::string name = string_at("name"); !name.empty()) configuration.name = name;
+  resolve(configuration);
+  return configuration.output;
+}
 
 }  // namespace
 
@@ -22,7 +35,7 @@ void apply_import(Json& tree, const ModelImport& import_model, Findings& finding
   const Json* from = model != nullptr && model->is_object() ? model->find("from") : nullptr;
   if (from == nullptr || !from->is_string() || from->as_string().empty()) return;  // other types: read_tree complains
   const std::string directory = from->as_string();
-  const ImportedModel imported = import_model(directory);
+  const ImportedModel imported = import_model(directory, output_of(tree));
   for (const auto& [key, value] : imported.settings.as_object()) {
     const Json* written = model->find(key);
     if (written == nullptr || leaves_open(key, *written)) {

@@ -1,9 +1,14 @@
 #include "train/huggingface.h"
 
+#include <algorithm>
 #include <memory>
+#include <optional>
 
+#include "dmuon/core/error.h"
 #include "dmuon/core/log.h"
 #include "dmuon/core/text.h"
+#include "dmuon/io/checkpoint.h"
+#include "dmuon/io/checkpoint_reader.h"
 #include "dmuon/io/huggingface.h"
 #include "train/agreement.h"
 
@@ -17,10 +22,35 @@ bool has_tokenizer(const Path& directory) {
   return holds("tokenizer.json") || (holds("vocab.json") && holds("merges.txt")) || (holds("encoder.json") && holds("vocab.bpe"));
 }
 
-ModelImport huggingface_import(const std::vector<ModelFamily>& families) {
-  return [families](const std::string& from) {
-    const HuggingFaceModel model = read_huggingface_config(from, families);
-    return ImportedModel{model.settings, model.family.huggingface.shorter_context, has_tokenizer(from) ? from : std::string()};
+namespace {
+
+// The settings of the run that `resume` goes on with, if it started from the directory `from`.
+std::optional<ImportedModel> saved_settings(const std::string& from, const std::string& output, const std::string& resume) {
+  if (resume == "never") return std::nullopt;
+  const bool newest = resume == "auto" || resume == "must";
+  const std::optional<Path> found = newest ? find_checkpoint(Path(output) / "checkpoints", CheckpointCheck::sizes)
+                                           : std::optional<Path>(resolve_checkpoint(resume, CheckpointCheck::sizes));
+  if (!found) return std::nullopt;
+  const CheckpointReader reader(*found, CheckpointCheck::sizes);
+  const Json saved = reader.configuration();
+  Json settings = saved.at("model");
+  const Json* origin = settings.find("from");
+  if (origin == nullptr || !(*origin == Json(from))) return std::nullopt;
+  std::erase_if(settings.as_object(), [](const auto& member) { return member.first == "from"; });
+  return ImportedModel{settings, false, saved.at("data").at("tokenizer").as_string()};
+}
+
+}  // namespace
+
+ModelImport huggingface_import(const std::vector<ModelFamily>& families, const std::string& resume) {
+  return [families, resume](const std::string& from, const std::string& output) {
+    try {
+      const HuggingFaceModel model = read_huggingface_config(from, families);
+      return ImportedModel{model.settings, model.family.huggingface.shorter_context, has_tokenizer(from) ? from : std::string()};
+    } catch (const StorageError&) {
+      if (const std::optional<ImportedModel> saved = saved_settings(from, output, resume)) return *saved;
+      throw;
+    }
   };
 }
 

@@ -74,7 +74,7 @@ Path import_checkpoint(const Path& directory, const Path& output, const std::vec
   section.set("from", std::filesystem::absolute(directory).string());
   tree.set("model", std::move(section));
   const ModelImport import_model = huggingface_import(families);
-  const ImportedModel imported = import_model(directory.string());
+  const ImportedModel imported = import_model(directory.string(), "");
   training.set("batch_tokens", imported.settings.at("context_length"));
   tree.set("training", std::move(training));
   const Configuration configuration = parse_configuration(tree.dump(), directory.string(), {}, import_model);

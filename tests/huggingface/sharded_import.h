@@ -50,7 +50,7 @@ struct ShardedImport {
  private:
   static Configuration configuration_of(const Path& from, int stage) {
     const ModelImport import_model = huggingface_import(models());
-    const Json context = import_model(from.string()).settings.at("context_length");
+    const Json context = import_model(from.string(), "").settings.at("context_length");
     Json tree = Json::object(), model = Json::object(), training = Json::object(), distribution = Json::object();
     model.set("from", from.string());
     training.set("batch_tokens", context);

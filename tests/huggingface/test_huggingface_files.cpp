@@ -1,5 +1,6 @@
 // Hugging Face directories that are damaged, foreign or hostile; round trips; random access.
 #include <algorithm>
+#include <cstring>
 #include <set>
 
 #include "huggingface/huggingface_support.h"
@@ -152,6 +153,49 @@ TEST_CASE("names without the prefix, constant buffers and an equal tied head are
   tensors.add("h.2.attn.bias", DType::uint8, Shape{1}, "x");  // no such layer
   tensors.write(file);
   CHECK(contains(refusal<CheckpointError>(copy), "does not have: h.2.attn.bias"));
+}
+
+TEST_CASE("16-bit files are widened exactly, and a bfloat16 export gives the same bits") {
+  for (const char* name : {"qwen2_float16", "qwen2_bfloat16"}) {
+    INFO(name);
+    const Opened opened(huggingface_fixture(name));
+    const SafetensorsReader expected(huggingface_fixture(name) / "expected.safetensors");
+    const auto bits = [](const std::vector<float>& values) {  // so that -0 is not 0
+      std::vector<uint32_t> out(values.size());
+      std::memcpy(out.data(), values.data(), values.size() * sizeof(float));
+      return out;
+    };
+    CHECK(expected.entries().size() == opened.layout.tensors.size());
+    for (const HuggingFaceTensor& tensor : opened.layout.tensors) {
+      INFO(tensor.name);
+      REQUIRE(tensor.parts.size() == 1);
+      const ParameterDeclaration& parameter = *opened.made->inventory().find(tensor.parts[0].parameter);
+      const std::vector<float> wanted = read_floats(expected, tensor.name);
+      CHECK(bits(opened.values(parameter)) == bits(wanted));
+      // From the middle, too: narrow values lie at the end of the memory that their wide ones fill.
+      std::vector<float> part(wanted.size() / 2);
+      opened.reader.read(parameter.name, 5, static_cast<int64_t>(part.size()), part.data());
+      CHECK(bits(part) == bits({wanted.begin() + 5, wanted.begin() + 5 + std::ssize(part)}));
+    }
+    if (std::string_view(name) == "qwen2_float16") continue;
+    TemporaryDirectory directory;
+    HuggingFaceExport request;
+    request.directory = directory / "out";
+    request.config = opened.model.family.huggingface.config(opened.model.settings);
+    request.layout = opened.layout;
+    request.dtype = DType::bfloat16;
+    request.read = [&](const std::string& parameter, int64_t first, int64_t count, float* out) {
+      opened.reader.read(parameter, first, count, out);
+    };
+    write_huggingface(request);
+    const SafetensorsReader theirs(huggingface_fixture(name) / "model.safetensors"), ours(directory / "out" / "model.safetensors");
+    for (const SafetensorsEntry& entry : theirs.entries()) {
+      std::string a(static_cast<size_t>(entry.bytes), '\0'), b = a;
+      theirs.read(entry.name, a.data(), entry.bytes);
+      ours.read(entry.name, b.data(), entry.bytes);
+      CHECK((a == b));
+    }
+  }
 }
 
 TEST_CASE("missing, unexpected and misshaped tensors are named") {

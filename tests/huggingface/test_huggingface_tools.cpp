@@ -60,6 +60,125 @@ TEST_CASE("a run on one or two ranks starts from a directory, and its checkpoint
   CHECK(contains(refused.output, "model.layers = 3 (from --set): the model in"));
 }
 
+TEST_CASE("a run goes on without the directory that it started from") {
+  TemporaryDirectory directory;
+  std::string words;
+  for (int i = 0; i < 2000; ++i) words += text("word", i % 37, " ");
+  write_bytes(directory / "corpus.txt", words);
+  const Path from = copy_of_fixture("qwen2", directory / "from");
+  write_bytes(directory / "run.json", text(R"({"model": {"from": ")", from.string(), R"(", "context_length": 16}, "data": {"train": [")",
+                                           (directory / "corpus.txt").string(), R"("], "tokenizer": "character"},
+    "training": {"batch_tokens": 64}, "sample": {"tokens": 0}, "threads": 1, "output": ")",
+                                           (directory / "run").string(), "\"}"));
+  const auto train = [&](const std::string& more, int ranks = 1) {
+    const std::string command = text(DMUON_TRAIN, " --config ", (directory / "run.json").string(), " ", more);
+    return ranks == 1 ? run_command(command, 60) : run_ranks_of(DMUON_MPIEXEC, ranks, command, 60);
+  };
+  REQUIRE(train("--set training.steps=2").exit_code == 0);
+  std::filesystem::remove_all(from);
+  const Ended resumed = train("--set training.steps=4", 2);
+  INFO(resumed.output);
+  CHECK(resumed.exit_code == 0);
+  CHECK(contains(resumed.output, "resumed step 2"));
+  // A context that the run does not have is refused, by key, as it is while the directory is there.
+  const Ended other = train("--set training.steps=5 --set model.context_length=8");
+  CHECK(other.exit_code == 2);
+  CHECK(contains(other.output, "model.context_length = 8"));
+  for (const std::string& more :
+       {std::string("--resume never"), text("--set output=", (directory / "other").string()), std::string("--set model.from=/elsewhere")}) {
+    const Ended refused = train("--set training.steps=5 " + more);
+    INFO(refused.output);
+    CHECK(refused.exit_code != 0);
+    CHECK(contains(refused.output, "config.json"));
+  }
+  const Ended elsewhere =
+      train(text("--set training.steps=5 --set output=", (directory / "next").string(), " --resume ", (directory / "run").string()));
+  INFO(elsewhere.output);
+  CHECK(elsewhere.exit_code == 0);
+  CHECK(contains(elsewhere.output, "resumed step 4"));
+}
+
+TEST_CASE("an export of a run on a shorter context says what the model was made for") {
+  TemporaryDirectory directory;
+  std::string words;
+  for (int i = 0; i < 2000; ++i) words += text("word", i % 37, " ");
+  write_bytes(directory / "corpus.txt", words);
+  const auto train = [&](const char* fixture, const char* more) {
+    return run_command(
+        text(DMUON_TRAIN, " --set model.from=", huggingface_fixture(fixture).string(),
+             " --set data.train=", (directory / "corpus.txt").string(),
+             " --set data.tokenizer=character --set training.batch_tokens=64 --set training.steps=1 --set sample.tokens=0 --set threads=1",
+             " --set output=", (directory / fixture).string(), " ", more, " --config ", (directory / "empty.json").string()),
+        60);
+  };
+  write_bytes(directory / "empty.json", "{}");
+  const Ended trained = train("qwen3", "--set model.context_length=16");
+  INFO(trained.output);
+  REQUIRE(trained.exit_code == 0);
+  const std::string out = (directory / "out").string();
+  REQUIRE(tool(text("export ", (directory / "qwen3").string(), " --format huggingface --output ", out)).exit_code == 0);
+  const Json config = parse_json(read_file(Path(out) / "config.json"), "config.json");
+  CHECK(config.at("max_position_embeddings").as_integer() == 64);
+  CHECK(read_huggingface_config(out, models()).settings == read_huggingface_config(huggingface_fixture("qwen3"), models()).settings);
+  const Ended other = train("qwen3", "--set model.context_length=16 --set model.maximum_positions=128");
+  CHECK(other.exit_code == 2);
+  CHECK(contains(other.output, "model.maximum_positions = 128"));
+  // GPT-2's positions are a table: its length is the context.
+  const Ended table = train("gpt2", "--set model.context_length=16");
+  CHECK(table.exit_code == 2);
+  CHECK(contains(table.output, "model.context_length = 16"));
+}
+
+TEST_CASE("files that one rank cannot read end all ranks with that rank's error") {
+  TemporaryDirectory directory;
+  std::string words;
+  for (int i = 0; i < 2000; ++i) words += text("word", i % 37, " ");
+  const Path good = directory / "good", bad = directory / "bad";
+  for (const Path& each : {good, bad}) {
+    std::filesystem::create_directory(each);
+    copy_of_fixture("qwen2", each / "model");
+    write_bytes(each / "corpus.txt", words);
+    write_bytes(each / "run.json",
+                R"({"model": {"from": "model", "context_length": 16}, "data": {"train": ["corpus.txt"], "tokenizer": "character"},
+        "training": {"batch_tokens": 64, "steps": 1}, "sample": {"tokens": 0}, "threads": 1, "output": "run"})");
+  }
+  // Ranks with directories of their own: the second sees other files under the same names.
+  const auto train = [&] {
+    const std::string rank = text(DMUON_TRAIN, " --config run.json --resume never");
+    std::filesystem::remove_all(good / "run");
+    std::filesystem::remove_all(bad / "run");
+    return run_command(text(DMUON_MPIEXEC, " --oversubscribe --bind-to none -np 1 -wdir ", good.string(), " ", rank, " : -np 1 -wdir ",
+                            bad.string(), " ", rank),
+                       60);
+  };
+  const Path shard = bad / "model" / "model-00003-of-00004.safetensors";
+  const std::string whole = read_file(shard);
+  const auto refused = [&](int code, const std::string& message) {
+    const Ended ended = train();
+    INFO(ended.output);
+    CHECK(ended.exit_code == code);
+    CHECK(contains(ended.output, message));
+    CHECK(contains(ended.output, "rank 1"));
+    CHECK(ended.seconds < 20);
+  };
+  std::filesystem::remove(shard);
+  refused(2, "shard model-00003-of-00004.safetensors is missing");
+  write_bytes(shard, whole.substr(0, whole.size() - 4));
+  refused(2, "model-00003-of-00004.safetensors");
+  std::filesystem::remove(shard);
+  std::filesystem::create_directory(shard);
+  refused(2, "is not a regular file");
+  std::filesystem::remove(shard);
+  std::filesystem::create_symlink(shard, shard);  // ELOOP, for root too
+  refused(5, "cannot read");
+  std::filesystem::remove(bad / "model" / "config.json");
+  refused(5, "config.json");
+  write_bytes(bad / "model" / "config.json", read_file(good / "model" / "config.json"));
+  std::filesystem::remove(shard);
+  write_bytes(shard, whole);
+  CHECK(train().exit_code == 0);
+}
+
 TEST_CASE("import makes a checkpoint that exports to the same values") {
   TemporaryDirectory directory;
   const Ended imported = tool(text("import ", huggingface_fixture("qwen2").string(), " --output ", (directory / "imported").string()));

@@ -35,6 +35,7 @@ struct ModelConfiguration {
   int64_t key_value_heads = 0;  // 0: heads
   int64_t head_width = 0;       // 0: width / heads
   double rotary_base = 10000.0;
+  int64_t maximum_positions = 0;
   bool attention_bias = true;
   bool query_key_normalization = false;
   std::string from;  // a Hugging Face directory, or empty
@@ -215,13 +216,14 @@ struct Configuration {
 // Throws ConfigError listing every error of file and overrides at once, each with JSON path, value, what is allowed and
 // the nearest valid key; StorageError if the file cannot be read.
 // Where model.from names a directory, `import_model` says what it determines: those keys of "model" get its values, and a file
-// that says otherwise is refused by key. Without it the keys have to be written out, as they are in a resolved configuration.
+// that says otherwise is refused by key. It is told the run's output directory, too: a run that goes on need not have the model's directory
+// any more. Without it the keys have to be written out, as they are in a resolved configuration.
 struct ImportedModel {
   Json settings;                 // keys of "model" with their values
   bool shorter_context = false;  // model.context_length may be less than the directory's
   std::string tokenizer;         // for data.tokenizer where the file does not say; empty: the directory has none
 };
-using ModelImport = std::function<ImportedModel(const std::string& from)>;
+using ModelImport = std::function<ImportedModel(const std::string& from, const std::string& output)>;
 Configuration load_configuration(const Path& path, const std::vector<std::string>& overrides = {}, const ModelImport& import_model = {});
 // The same from text; `origin` names it in errors.
 Configuration parse_configuration(std::string_view json, std::string_view origin, const std::vector<std::string>& overrides = {},
