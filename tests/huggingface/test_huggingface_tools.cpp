@@ -140,13 +140,12 @@ TEST_CASE("files that one rank cannot read end all ranks with that rank's error"
     write_bytes(each / "corpus.txt", words);
     write_bytes(each / "run.json",
                 R"({"model": {"from": "model", "context_length": 16}, "data": {"train": ["corpus.txt"], "tokenizer": "character"},
-        "training": {"batch_tokens": 64, "steps": 1}, "sample": {"tokens": 0}, "threads": 1, "output": "run"})");
+        "training": {"batch_tokens": 64, "steps": 1}, "sample": {"tokens": 0}, "threads": 1})");
   }
   // Ranks with directories of their own: the second sees other files under the same names.
   const auto train = [&] {
-    const std::string rank = text(DMUON_TRAIN, " --config run.json --resume never");
-    std::filesystem::remove_all(good / "run");
-    std::filesystem::remove_all(bad / "run");
+    const std::string rank = text(DMUON_TRAIN, " --config run.json --resume never --set output=", (directory / "run").string());
+    std::filesystem::remove_all(directory / "run");
     return run_command(text(DMUON_MPIEXEC, " --oversubscribe --bind-to none -np 1 -wdir ", good.string(), " ", rank, " : -np 1 -wdir ",
                             bad.string(), " ", rank),
                        60);
@@ -204,6 +203,7 @@ TEST_CASE("a tokenizer goes through training, resume, export and generation unch
   std::string words;
   for (int i = 0; i < 3000; ++i) words += text("It's wörd ", i % 37, ".\n");
   write_bytes(directory / "corpus.txt", words);
+  write_bytes(directory / "empty.json", "{}");
   for (const char* family : {"qwen", "gpt2"}) {
     INFO(family);
     const Path tokenizer = Path(DMUON_TOKENIZER_FIXTURES) / family;
@@ -240,5 +240,18 @@ TEST_CASE("a tokenizer goes through training, resume, export and generation unch
     INFO(imported.output);
     REQUIRE(imported.exit_code == 0);
     CHECK(generate(back) == continued);
+    // A run that starts from the directory takes its tokenizer, and goes on with it when the directory is gone.
+    for (const int steps : {1, 2}) {
+      const Ended next = run_command(text(DMUON_TRAIN, " --config ", (directory / "empty.json").string(), " --set model.from=", out,
+                                          " --set data.train=", (directory / "corpus.txt").string(), " --set training.batch_tokens=128",
+                                          " --set sample.tokens=0 --set threads=1 --set training.steps=", steps,
+                                          " --set output=", (directory / text(family, "-next")).string()),
+                                     60);
+      INFO(next.output);
+      CHECK(next.exit_code == 0);
+      CHECK(contains(next.output, "resumed step 1") == (steps == 2));
+      std::filesystem::remove_all(out);
+    }
+    generate((directory / text(family, "-next")).string());
   }
 }

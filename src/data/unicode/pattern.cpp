@@ -15,13 +15,34 @@ struct Pattern::Compiled {
   ~Compiled() { pcre2_code_free(code); }
 };
 
+namespace {
+
+// PCRE2's own \s holds U+180E, which has not been White_Space since Unicode 6.3.
+std::string with_white_space(const std::string& expression) {
+  std::string out;
+  for (size_t i = 0; i < expression.size(); ++i) {
+    if (expression[i] != '\\' || i + 1 == expression.size()) {
+      out += expression[i];
+      continue;
+    }
+    const char escaped = expression[++i];
+    if (escaped == 's' || escaped == 'S')
+      out += escaped == 's' ? "\\p{White_Space}" : "\\P{White_Space}";
+    else
+      out.append({'\\', escaped});
+  }
+  return out;
+}
+
+}  // namespace
+
 Pattern::Pattern(const std::string& expression) : compiled_(std::make_unique<Compiled>()) {
   compiled_->expression = expression;
   int error = 0;
   PCRE2_SIZE position = 0;
-  // White space of PCRE2 under UCP is Unicode's, as that of the libraries whose tokenizers these are.
-  compiled_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
-                                  PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &position, nullptr);
+  const std::string meant = with_white_space(expression);
+  compiled_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(meant.data()), meant.size(), PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C,
+                                  &error, &position, nullptr);
   if (compiled_->code == nullptr) {
     char message[256] = "";
     pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(message), sizeof message);
