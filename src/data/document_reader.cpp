@@ -158,9 +158,11 @@ void DocumentReader::next_lines(TextBatch& batch) {
 
 void DocumentReader::next_of_long_line(TextBatch& batch) {
   const std::string& file = options_.inputs[input_];
-  const size_t found = rest().find('\n');
-  const bool ends = found != std::string_view::npos || at_end_;
-  std::string_view piece = rest().substr(0, found);
+  const size_t most = std::max<size_t>(options_.batch_bytes, 4);  // a character at least
+  const std::string_view ahead = rest().substr(0, most);
+  const size_t found = ahead.find('\n');
+  const bool ends = found != std::string_view::npos || (at_end_ && ahead.size() == rest().size());
+  std::string_view piece = ahead.substr(0, found);
   if (!ends) piece = piece.substr(0, utf8::complete_prefix(piece));
   if (const size_t valid = utf8::valid_length(piece); valid < piece.size())
     throw DataError(utf8::invalid_message(piece.substr(valid), origin_of(file, line_), offset_ + static_cast<int64_t>(valid)));
@@ -176,7 +178,10 @@ void DocumentReader::next_of_long_line(TextBatch& batch) {
   add(batch, std::string_view(decoded_).substr(0, cut), decoded_offset_, line_);
   decoded_offset_ += static_cast<int64_t>(cut);
   decoded_.erase(0, cut);
-  if (!ends) return read_more();
+  if (!ends) {
+    if (!at_end_ && rest().size() < most) read_more();
+    return;
+  }
   end_document(batch);
   ++line_;
   in_long_line_ = false;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "data/manifest.h"
+
 namespace dmuon {
 
 FileSummary inspect_file(const std::string& file, std::string_view format, const TokenizerHandle& tokenizer) {
@@ -9,6 +11,7 @@ FileSummary inspect_file(const std::string& file, std::string_view format, const
   FileSummary summary;
   summary.name = file;
   summary.format = detect_format(files, format);
+  check_listed_hash(file);
   const bool text = summary.format == TokenFormat::text;
   const TokenSourceHandle source = open_tokens(files, summary.format, text && !tokenizer ? make_byte_tokenizer() : tokenizer,
                                                tokenizer ? tokenizer->vocabulary_size() : 0);

@@ -16,4 +16,8 @@ std::string manifest_name(const std::string& prefix);
 // DataError if it is damaged, a listed file has another size now, or two files come from different tokenizers.
 TokenizerHandle tokenizer_beside(std::span<const std::string> files);
 
+// Checks a shard's bytes against the hash in the manifest beside it, if that lists the file with one. DataError if they differ:
+// the file was damaged or replaced. Reads the whole file.
+void check_listed_hash(const std::string& file);
+
 }  // namespace dmuon

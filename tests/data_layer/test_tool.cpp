@@ -167,6 +167,41 @@ TEST_CASE("the program tokenizes, inspects, and ends with the right code") {
   CHECK(run_tool(directory, text("inspect --tokenizer character ", directory / "a_000000.bin")).exit_code == 2);
 }
 
+TEST_CASE("inspect finds a shard that is not the one its manifest lists") {
+  Directory directory;
+  const TokenizeResult result =
+      tokenize_files(from_to({write(directory / "a.txt", "hello world")}, directory / "a"), *make_byte_tokenizer());
+  CHECK(inspect_file(result.files[0], "auto", nullptr).tokens == 11);
+  std::string bytes = read_file(result.files[0]);
+  bytes.back() ^= 1;  // of the same size, with an id that exists
+  write(result.files[0], bytes);
+  CHECK_THROWS_WITH(inspect_file(result.files[0], "auto", nullptr),
+                    Contains("a_000000.bin") && Contains("lists the hash") && Contains("damaged"));
+  write(result.manifest, "{\"files\": 7, \"tokenizer\": {}}");
+  CHECK_THROWS_AS(inspect_file(result.files[0], "auto", nullptr), DataError);
+  std::filesystem::remove(result.manifest);
+  CHECK(inspect_file(result.files[0], "auto", nullptr).tokens == 11);
+}
+
+TEST_CASE("an interrupted run leaves nothing behind") {
+  Directory directory;
+  std::filesystem::create_directory(directory / "out");
+  std::string words;
+  for (uint64_t i = 0; i < 2'000'000; ++i) words += "w" + std::to_string(i * 0x9E3779B97F4A7C15u % 1'000'000'007) + " ";
+  const std::string input = write(directory / "a.txt", words);
+  const std::string log = directory / "log";
+  const int status = std::system(text("timeout --preserve-status -s INT 0.4 '", dmuon::testing::build_directory(),
+                                      "/dmuon_data' tokenize --threads 1 ", input, " --tokenizer ", source_directory(),
+                                      "/tests/data_layer/fixtures/qwen -o ", directory / "out/a", " >", log, " 2>&1")
+                                     .c_str());
+  REQUIRE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 0) {
+    WARN("tokenized before it was interrupted: not checked");
+    return;
+  }
+  CHECK(names_in(directory / "out").empty());
+}
+
 TEST_CASE("a disk that takes no more leaves nothing behind") {
   Directory directory;
   std::filesystem::create_directory(directory / "out");
@@ -182,8 +217,8 @@ TEST_CASE("tokenizing takes the same memory whatever the size of the text") {
   Directory directory;
   const std::string small = write(directory / "small.txt", "small text"), large = directory / "large.txt";
   std::ofstream out(large, std::ios::binary);
-  const std::string line = std::string(4095, 'l') + "\n";
-  for (int i = 0; i < 1 << 14; ++i) out << line;
+  const std::string line = std::string(4095, 'l');
+  for (int i = 0; i < 1 << 14; ++i) out << line << "\n";
   out.close();
   REQUIRE(std::filesystem::file_size(large) == 64 << 20);
   const auto fits = [&](const std::string& input, int mebibytes) {
@@ -197,4 +232,12 @@ TEST_CASE("tokenizing takes the same memory whatever the size of the text") {
   int enough = 16;
   while (!fits(small, enough)) enough += 16;
   CHECK(fits(large, enough + 24));  // far from the 64 MiB of the text
+  // One document in one line of JSON.
+  const std::string line_of_json = directory / "large.jsonl";
+  std::ofstream json(line_of_json, std::ios::binary);
+  json << "{\"text\": \"";
+  for (int i = 0; i < 1 << 14; ++i) json << line << "\\n";
+  json << "\"}\n";
+  json.close();
+  CHECK(fits(line_of_json + " --tokenizer byte", enough + 40));
 }
