@@ -88,9 +88,15 @@ VoteTransportKind counted_transport(const Configuration& configuration) {
   return kind == VoteTransportKind::automatic ? VoteTransportKind::packed_scatter : kind;
 }
 
+TrafficBytes operator-(const TrafficBytes& a, const TrafficBytes& b) { return {a.inside - b.inside, a.between - b.between}; }
+
+void add(TrafficBytes& sum, const TrafficBytes& each, int64_t times) {
+  sum.inside += times * each.inside, sum.between += times * each.between;
+}
+
 // Two steps, because the second starts with what the first left behind.
 RankCost simulate_rank(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families, int rank,
-                       const RunGrid& run, const JobPlans& plans, int threads) {
+                       const RunGrid& run, const JobPlans& plans, int threads, int64_t walked) {
   BackendOptions options;
   options.mode = HostMode::shape_only;
   options.threads = threads;
@@ -106,25 +112,30 @@ RankCost simulate_rank(const Configuration& configuration, const TokenData& data
   const StepShape shape = step_shape(configuration, ranks);
   const Block mine = block(shape.global_batch, rank, ranks);
   RankCost cost;
+  walked = std::min(walked, shape.micro_batches);
+  const int64_t left_out = shape.micro_batches - walked;
   for (int64_t step = 1; step <= 2; ++step) {
     const TrafficBytes before = sharded.traffic(), votes_before = sharded.vote_traffic();
-    sharded.begin_step(shape.micro_batches);
-    for (int64_t k = 0; k < shape.micro_batches; ++k) {
-      const int64_t first = std::min(mine.count, k * shape.micro_batch_size);
+    TrafficBytes between{}, votes_between{};  // of the third micro-batch
+    sharded.begin_step(walked);
+    for (int64_t k = 0; k < walked; ++k) {
+      const TrafficBytes sent = sharded.traffic(), votes_sent = sharded.vote_traffic();
+      const int64_t index = k + 1 < walked ? k : shape.micro_batches - 1;
+      const int64_t first = std::min(mine.count, index * shape.micro_batch_size);
       const int64_t count = std::min(shape.micro_batch_size, mine.count - first);
       sharded.begin_micro_batch();
       ExecutionContext context{*backend, backend->compute_stream()};
       StepClock clock;
       if (count > 0) train_micro_batch(*plan.model, context, blank_batch(count, configuration.model.context_length), 1.0, clock);
       sharded.end_micro_batch();
+      if (k == 2) between = sharded.traffic() - sent, votes_between = sharded.vote_traffic() - votes_sent;
     }
     const double extras[] = {0.0, 0.0};
     sharded.finish_gradients(extras);
     backend->reset_costs();
     sharded.update(step_values(rules, step, 1.0), step == 1);  // observed: it takes memory, but its bytes are not a usual step's
-    const TrafficBytes after = sharded.traffic(), votes_after = sharded.vote_traffic();
-    cost.sent = {after.inside - before.inside, after.between - before.between};
-    cost.votes = {votes_after.inside - votes_before.inside, votes_after.between - votes_before.between};
+    cost.sent = sharded.traffic() - before, cost.votes = sharded.vote_traffic() - votes_before;
+    add(cost.sent, between, left_out), add(cost.votes, votes_between, left_out);
   }
   for (const auto& [name, kernel] : backend->costs()) cost.optimizer_flops += kernel.flops;
   if (data.validation) {
@@ -151,7 +162,7 @@ RankCost simulate_rank(const Configuration& configuration, const TokenData& data
 }  // namespace
 
 DryRunReport dry_run(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families,
-                     const RunGrid& run, int threads) {
+                     const RunGrid& run, int threads, int64_t walked) {
   DryRunReport report;
   const int ranks = run.grid.ranks();
   report.resident_bytes = resident_bytes();
@@ -167,7 +178,7 @@ DryRunReport dry_run(const Configuration& configuration, const TokenData& data, 
   for (int rank = 0; rank < ranks; ++rank) {
     // Ranks differ by their slots only; a large job is sampled at its ends.
     if (ranks > 16 && rank >= 8 && rank < ranks - 8) continue;
-    const RankCost cost = simulate_rank(configuration, data, families, rank, run, report.plans, threads);
+    const RankCost cost = simulate_rank(configuration, data, families, rank, run, report.plans, threads, walked);
     report.optimizer_flops_per_step += cost.optimizer_flops;
     if (rank == 0 || cost.memory.total.peak > report.memory.total.peak) {
       report.memory = cost.memory;

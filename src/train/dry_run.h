@@ -24,8 +24,13 @@ struct DryRunReport {
   int64_t predicted_bytes() const { return device_bytes > 0 ? device_bytes : memory.total.peak + resident_bytes; }
 };
 
+// Micro-batches that a dry run goes through in a step: the first two, one for all between them and the last, and the last.
+inline constexpr int64_t walked_micro_batches = 4;
+
+// A step of more than `walked` (at least 4) micro-batches goes through so many: the first, those after it, the last. What the third
+// sends counts for all that are left out: they are as long as it and leave memory as they find it.
 DryRunReport dry_run(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families,
-                     const RunGrid& run, int threads);
+                     const RunGrid& run, int threads, int64_t walked = walked_micro_batches);
 // Sizes, routing, plan and memory as tables for people.
 std::string describe_dry_run(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families,
                              const RunGrid& run, int threads);

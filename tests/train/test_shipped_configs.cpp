@@ -31,9 +31,6 @@ std::string dry_run(const std::string& name, const std::string& more) {
   std::string command =
       text(DMUON_TRAIN, " --config ", configs, name, ".json --set data.train=[] --set data.validation=[] --dry-run ", more);
   if (model.find("vocabulary_size") == nullptr) command += " --set model.vocabulary_size=256";
-  // A few sequences: the memory and time of a whole batch of a large model are not what is asked here.
-  const int64_t context = model.find("context_length") ? model.at("context_length").as_integer() : 256;
-  command += text(" --set training.micro_batch_size=1 --set training.batch_tokens=", 4 * context);
   return command;
 }
 

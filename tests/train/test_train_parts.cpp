@@ -206,6 +206,40 @@ TEST_CASE("stage 3 gathers inside replicas more often and publishes between them
   CHECK(three.predicted.others - two.predicted.others == Approx(7 * 4 * all / 2).epsilon(1e-3));
 }
 
+TEST_CASE("a dry run that leaves equal micro-batches out counts what one of all micro-batches counts") {
+  for (const std::string rule : {"muon", "sign_muon"})
+    for (const int stage : {1, 2, 3})
+      for (const int micro_batch : {1, 2})
+        for (const std::string reduce : {"auto", "every"}) {
+          // 42 sequences on four ranks: 11, 11, 10 and 10, so that the last micro-batch of some is empty or short.
+          const RunGrid run{2, {2, 2}, rule == "sign_muon"};
+          const Configuration configuration = parse_configuration(
+              R"({"model": {"layers": 3, "heads": 2, "width": 64, "context_length": 8, "vocabulary_size": 61},
+                  "training": {"steps": 2, "batch_tokens": 336},
+                  "optimizer": {"matrix": {"learning_rate": 0.001}, "auxiliary": {"rule": "adamw"}},
+                  "distribution": {"replicas": 2, "nodes": 2, "vote_transport": "packed_scatter"}})",
+              "test",
+              {text("distribution.stage=", stage), text("training.micro_batch_size=", micro_batch), "distribution.reduce=" + reduce,
+               "optimizer.matrix.rule=" + rule});
+          INFO(rule << ", stage " << stage << ", micro-batches of " << micro_batch << ", " << reduce);
+          const DryRunReport some = dry_run(configuration, TokenData{}, models(), run, 1);
+          const DryRunReport all = dry_run(configuration, TokenData{}, models(), run, 1, 1000);
+          const DryRunReport longer = dry_run(configuration, TokenData{}, models(), run, 1, 5);
+          for (const DryRunReport* each : {&some, &longer}) {
+            CHECK(each->largest_rank == all.largest_rank);
+            CHECK(each->sent_per_step.inside == all.sent_per_step.inside);
+            CHECK(each->sent_per_step.between == all.sent_per_step.between);
+            CHECK(each->votes_per_step.inside == all.votes_per_step.inside);
+            CHECK(each->votes_per_step.between == all.votes_per_step.between);
+            CHECK(each->optimizer_flops_per_step == all.optimizer_flops_per_step);
+            CHECK(each->memory.total.peak == all.memory.total.peak);
+            for (size_t i = 0; i < all.memory.categories.size(); ++i)
+              CHECK(each->memory.categories[i].peak == all.memory.categories[i].peak);
+          }
+          CHECK(all.sent_per_step.inside > 0);
+        }
+}
+
 TEST_CASE("every instant of a step belongs to one phase") {
   Trace trace;
   StepClock clock(&trace);
