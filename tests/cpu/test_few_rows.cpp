@@ -5,12 +5,12 @@
 using namespace dmuon;
 using cpu_test::bits;
 
-TEST_CASE("products of up to eight rows: bits of a row alone, for every instruction set and thread count") {
+TEST_CASE("products of up to sixteen rows: bits of a row alone, for every instruction set and thread count") {
   for (const std::string& set : {std::string("baseline"), std::string("auto")})
     for (auto [n, k] : {std::pair<int64_t, int64_t>{1, 1}, {61, 37}, {300, 515}}) {
       const auto alone = cpu_test::make(1, set);
-      const std::vector<double> x = cpu_test::random_values(8 * k, 1), w = cpu_test::random_values(n * k, 2);
-      const std::vector<double> bias = cpu_test::random_values(n, 3), before = cpu_test::random_values(8 * n, 4);
+      const std::vector<double> x = cpu_test::random_values(16 * k, 1), w = cpu_test::random_values(n * k, 2);
+      const std::vector<double> bias = cpu_test::random_values(n, 3), before = cpu_test::random_values(16 * n, 4);
       const auto product = [&](Backend& backend, int64_t first, int64_t rows, int64_t n_, int64_t k_) {
         const auto part = [&](const std::vector<double>& values, int64_t columns) {
           return cpu_test::tensor(backend, {rows, columns}, {values.begin() + first * columns, values.begin() + (first + rows) * columns});
@@ -23,10 +23,10 @@ TEST_CASE("products of up to eight rows: bits of a row alone, for every instruct
         return bits(backend, m.c);
       };
       std::vector<uint32_t> expected;
-      for (int64_t row = 0; row < 8; ++row)
+      for (int64_t row = 0; row < 16; ++row)
         for (uint32_t word : product(*alone, row, 1, n, k)) expected.push_back(word);
       for (int threads : {1, 2, 3})
-        for (int64_t rows = 1; rows <= 8; ++rows) {
+        for (int64_t rows = 1; rows <= 16; ++rows) {
           INFO(set << ", " << n << " x " << k << ", " << rows << " rows, " << threads << " threads");
           const auto together = cpu_test::make(threads, set);
           CHECK(product(*together, 0, rows, n, k) == std::vector<uint32_t>(expected.begin(), expected.begin() + rows * n));
