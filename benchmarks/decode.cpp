@@ -42,7 +42,7 @@ class Decoding {
 
   // One token more for every text, the most likely one.
   void step() {
-    if (decoder_->length() == capacity_) decoder_->read(prompts_);
+    if (decoder_->length(0) == capacity_) decoder_->read(prompts_);
     GenerationOptions greedy;
     greedy.temperature = 0.0;
     std::vector<int32_t> next;

@@ -1,5 +1,7 @@
 #include "models/transformer.h"
 
+#include <algorithm>
+
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
 
@@ -60,7 +62,9 @@ void check_model_inputs(const char* family, const Tensor& tokens, const Tensor& 
                           positions.to_string()));
   if (cache != nullptr && cache->layers.size() != layers)
     throw ShapeError(text(family, ": the cache has ", cache->layers.size(), " layers, the model ", layers));
-  const int64_t past = cache != nullptr ? cache->layers.front().length : 0;
+  int64_t past = 0;  // of the longest sequence
+  if (cache != nullptr)
+    for (const int64_t length : cache->layers.front().lengths) past = std::max(past, length);
   if (past + tokens.size(1) > context_length)
     throw ShapeError(text(family, ": ", past + tokens.size(1), " positions exceed model.context_length = ", context_length));
 }
@@ -74,7 +78,7 @@ ModelCache make_attention_caches(const Inventory& inventory, Backend& backend, s
     const auto make = [&] {
       return backend.allocate(Shape{batch, capacity, columns}, dtype, MemoryCategory::activations, "attention cache");
     };
-    cache.layers.push_back({make(), make(), 0});
+    cache.layers.push_back({make(), make(), std::vector<int64_t>(static_cast<size_t>(batch), 0)});
   }
   return cache;
 }

@@ -1,4 +1,4 @@
-// Texts of one length on their way through a model: prompts in, logits of the next token out, with one key/value cache.
+// Texts of any lengths on their way through a model: prompts in, logits of the next token out, with one key/value cache.
 #pragma once
 
 #include <span>
@@ -14,25 +14,30 @@ class Decoder {
   // step.
   Decoder(Backend& backend, Model& model, int64_t capacity, bool cached);
 
-  // Replaces what it knows by these texts (of one length, from 1 to the capacity), each read by a pass of its own; the cache
+  // Replaces what it knows by these texts (of lengths from 1 to the capacity), each read by a pass of its own, equal ones once; the cache
   // is made by the first call for that number of texts, which no later one may exceed.
   void read(std::span<const std::span<const int32_t>> texts);
-  // One token more for every text.
+  // Replaces one text; or leaves it empty, with logits of nothing until it is read again.
+  void read_again(size_t text, std::span<const int32_t> ids);
+  void clear(size_t text);
+  // One token more for every text; one pass for all of them.
   void append(std::span<const int32_t> ids);
   // Forgets a text; those behind it move up.
   void remove(size_t text);
 
   size_t texts() const { return texts_.size(); }
-  int64_t length() const;  // of every text; no append where this is the capacity
+  int64_t length(size_t text) const { return static_cast<int64_t>(texts_[text].size()); }  // no append where it is the capacity
   // Of the token after the last one; all the model's columns. Valid until the next call.
   std::span<float> logits(size_t text) { return std::span(logits_).subspan(text * columns_, columns_); }
 
  private:
   Tensor forward(std::span<const int32_t> ids, std::span<const int32_t> positions, int64_t sequences, ModelCache* cache);
   void keep_logits(const Tensor& logits, size_t text);
-  void read_rows();
+  void read_row(size_t row);
+  void read_all();
   void copy_row(size_t from, size_t to);
   ModelCache row_of_cache(size_t row) const;
+  void keep_row(const AttentionCache& view, size_t row, AttentionCache& whole);
 
   Backend& backend_;
   Model& model_;

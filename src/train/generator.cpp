@@ -39,31 +39,46 @@ int32_t next_token(std::span<float> logits, const Running& text, GenerationOptio
   return sample_token(logits, options, static_cast<uint64_t>(step));
 }
 
-void read_again(Decoder& decoder, const std::vector<int32_t>& tokens, int64_t capacity) {
+// One token more for every text. Where the memory of one is full, its context starts again with the last half of it.
+void advance(Decoder& decoder, const std::vector<Running>& running, std::span<const int32_t> next, int64_t capacity) {
   const auto keep = static_cast<size_t>(std::max<int64_t>(1, capacity / 2));
-  const std::span<const int32_t> last = std::span(tokens).last(keep);
-  decoder.read(std::span(&last, 1));
+  std::vector<size_t> full;
+  for (size_t row = 0; row < running.size(); ++row)
+    if (decoder.length(row) == capacity) full.push_back(row);
+  if (full.size() < running.size()) {
+    for (size_t row : full) decoder.clear(row);  // takes part in the pass of the others, and is read anew after it
+    decoder.append(next);
+  }
+  for (size_t row : full) decoder.read_again(row, std::span(running[row].tokens).last(keep));
 }
 
-// Continues the prompts with these numbers, all of one length.
-void generate_together(Backend& backend, Model& model, std::span<const std::vector<int32_t>> prompts, const std::vector<size_t>& chosen,
-                       const GenerationOptions& options, const TokenListener& on_token, GenerationResult& result) {
-  const int64_t context_length = model.facts().context_length;
+}  // namespace
+
+GenerationResult generate_batch(Backend& backend, Model& model, std::span<const std::vector<int32_t>> prompts,
+                                const GenerationOptions& given, const TokenListener& on_token) {
+  const ModelFacts facts = model.facts();
+  GenerationOptions options = given;
+  options.classes = options.classes > 0 ? std::min(options.classes, facts.vocabulary_size) : facts.vocabulary_size;
+  check_prompts(facts, prompts);
+  GenerationResult result;
+  result.tokens.resize(prompts.size());
+  if (options.tokens <= 0 || prompts.empty()) return result;
   std::vector<Running> running;
   std::vector<std::span<const int32_t>> texts;
-  for (size_t prompt : chosen) {
+  int64_t longest = 0;
+  for (size_t prompt = 0; prompt < prompts.size(); ++prompt) {
     running.push_back({prompt, prompts[prompt]});
     texts.emplace_back(prompts[prompt]);
+    longest = std::max(longest, static_cast<int64_t>(prompts[prompt].size()));
     result.prompt_tokens += static_cast<int64_t>(prompts[prompt].size());
   }
-  const auto length = static_cast<int64_t>(texts.front().size());
-  const int64_t capacity = options.tokens < context_length - length ? length + options.tokens : context_length;
+  const int64_t capacity = options.tokens < facts.context_length - longest ? longest + options.tokens : facts.context_length;
   Decoder decoder(backend, model, capacity, options.cache);
   const Clock::time_point start = Clock::now();
   decoder.read(texts);
-  const double reading = seconds_since(start);
+  result.prompt_seconds = seconds_since(start);
 
-  for (int64_t step = 0; !running.empty(); ++step) {
+  for (int64_t step = 0;; ++step) {
     std::vector<int32_t> next;
     for (size_t row = 0; row < running.size();) {
       Running& text = running[row];
@@ -81,38 +96,9 @@ void generate_together(Backend& backend, Model& model, std::span<const std::vect
       if (!running.empty()) decoder.remove(row);
     }
     if (running.empty()) break;
-    if (decoder.length() == capacity)
-      read_again(decoder, running.front().tokens, capacity);  // a single text
-    else
-      decoder.append(next);
+    advance(decoder, running, next, capacity);
   }
-  result.prompt_seconds += reading;
-  result.generation_seconds += seconds_since(start) - reading;
-}
-
-}  // namespace
-
-GenerationResult generate_batch(Backend& backend, Model& model, std::span<const std::vector<int32_t>> prompts,
-                                const GenerationOptions& given, const TokenListener& on_token) {
-  const ModelFacts facts = model.facts();
-  GenerationOptions options = given;
-  options.classes = options.classes > 0 ? std::min(options.classes, facts.vocabulary_size) : facts.vocabulary_size;
-  check_prompts(facts, prompts);
-  GenerationResult result;
-  result.tokens.resize(prompts.size());
-  if (options.tokens <= 0) return result;
-  std::vector<std::vector<size_t>> groups;
-  for (size_t prompt = 0; prompt < prompts.size(); ++prompt) {
-    const size_t length = prompts[prompt].size();
-    const bool fits = options.tokens <= facts.context_length - static_cast<int64_t>(length);
-    const auto same = std::find_if(groups.begin(), groups.end(),
-                                   [&](const std::vector<size_t>& group) { return prompts[group.front()].size() == length; });
-    if (fits && same != groups.end())
-      same->push_back(prompt);
-    else
-      groups.push_back({prompt});
-  }
-  for (const std::vector<size_t>& group : groups) generate_together(backend, model, prompts, group, options, on_token, result);
+  result.generation_seconds = seconds_since(start) - result.prompt_seconds;
   return result;
 }
 

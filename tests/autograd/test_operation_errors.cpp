@@ -62,7 +62,7 @@ TEST_CASE_METHOD(Fixture, "attention refuses what does not fit") {
   options.key_value_heads = 2;
   CHECK_THROWS_WITH(attention(context, of({2, 3, 9}), of({2, 3, 4}), of({2, 3, 4}), options), Contains("H = 4"));
   CHECK_THROWS_WITH(attention(context, of({2, 3, 8}), of({2, 3, 6}), of({2, 3, 4}), options), Contains("[2, 3, 4]"));
-  AttentionCache cache{of({2, 4, 4}).value(), of({2, 4, 4}).value(), 2};
+  AttentionCache cache{of({2, 4, 4}).value(), of({2, 4, 4}).value(), {2, 1}};
   CHECK_THROWS_WITH(attention(context, of({2, 3, 8}), of({2, 3, 4}), of({2, 3, 4}), options, &cache), Contains("capacity 4"));
   Tape tape;
   context.tape = &tape;

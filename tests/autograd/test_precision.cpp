@@ -245,11 +245,11 @@ TEST_CASE("an attention cache takes the dtype of the first keys") {
   ExecutionContext context = make_context(*backend);
   const auto of = [&](DType dtype, uint64_t salt) { return Variable(make_tensor(*backend, Shape{1, 2, 4}, short_values(8, salt), dtype)); };
   const auto memory = [&] { return backend->allocate(Shape{1, 6, 4}, DType::float32, MemoryCategory::activations, "cache"); };
-  AttentionCache cache{memory(), memory(), 0};
+  AttentionCache cache{memory(), memory(), {0}};
   attention(context, of(DType::bfloat16, 1), of(DType::bfloat16, 2), of(DType::bfloat16, 3), {}, &cache);
   CHECK(cache.key.dtype() == DType::bfloat16);
   CHECK(cache.value.dtype() == DType::bfloat16);
-  CHECK(cache.length == 2);
+  CHECK(cache.lengths == std::vector<int64_t>{2});
   CHECK_THROWS_WITH(attention(context, of(DType::float32, 1), of(DType::float32, 2), of(DType::float32, 3), {}, &cache),
                     Contains("keys are float32") && Contains("bfloat16[1, 6, 4]"));
 }

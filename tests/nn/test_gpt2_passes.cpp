@@ -106,7 +106,7 @@ TEST_CASE("generation with a cache equals the full forward") {
       REQUIRE(part.size() == expected.size());
       CHECK(relative_difference(part, expected) < (dtype == DType::float64 ? 1e-12 : 1e-6));
     }
-    CHECK(cache.layers[0].length == length);
+    CHECK(cache.layers[0].lengths == std::vector<int64_t>(static_cast<size_t>(batch), length));
   }
 }
 
@@ -188,7 +188,7 @@ TEST_CASE("inputs that do not fit the model are named") {
   const Tensor eight = positions_of(*backend, 1, 0, 8);
   CHECK_THROWS_WITH(forward(eight, eight), Contains("8 positions exceed model.context_length = 7"));
   ModelCache cache = instance.model->make_cache(*backend, 2, 5);
-  cache.layers[0].length = cache.layers[1].length = 5;
+  for (AttentionCache& layer : cache.layers) layer.lengths = {3, 5};  // the longest counts
   CHECK_THROWS_WITH(forward(tokens, positions_of(*backend, 2, 5, 3), &cache), Contains("8 positions"));
   ModelCache other;
   CHECK_THROWS_WITH(forward(tokens, positions_of(*backend, 2, 0, 3), &other), Contains("0 layers, the model 2"));

@@ -38,6 +38,13 @@ std::vector<double> naive_distribution(const std::vector<float>& logits, const G
 
 Json settings() { return with(tiny_settings(), {{"context_length", 24}, {"vocabulary_size", 23}, {"width", 12}}); }
 
+Json tiny_qwen() {
+  return parse_json(R"({"family": "qwen", "layers": 2, "heads": 4, "key_value_heads": 2, "width": 12, "head_width": 6,
+                        "feed_forward_width": 20, "context_length": 24, "vocabulary_size": 23, "query_key_normalization": true,
+                        "initializer_deviation": 0.3})",
+                    "tiny");
+}
+
 const std::vector<std::vector<int32_t>> prompts{{1, 2, 3}, {7}, {4, 4, 9}, {1, 2, 3}, {20, 0}};
 
 }  // namespace
@@ -111,6 +118,39 @@ TEST_CASE("texts: the same alone and together, with and without a cache, for any
     CHECK(together.tokens[0] == together.tokens[3]);
 }
 
+TEST_CASE("prompts of very different lengths in one batch: each the text that it gives alone") {
+  const auto backend = make_cpu_backend();
+  // GPT-2's learned positions and Qwen's rotary ones with grouped keys; a full context is read again at once.
+  for (const bool qwen : {false, true}) {
+    Instance instance(*backend, qwen ? tiny_qwen() : settings(), DType::float32);
+    std::vector<std::vector<int32_t>> mixed(6);
+    const std::vector<size_t> lengths{17, 1, 24, 3, 1, 23};
+    for (size_t i = 0; i < mixed.size(); ++i)
+      for (size_t k = 0; k < lengths[i]; ++k) mixed[i].push_back(static_cast<int32_t>((5 * i + 3 * k * k + 1) % 23));
+    for (const double temperature : {0.0, 0.9})
+      for (const int64_t tokens : {int64_t{1}, int64_t{7}, int64_t{40}}) {
+        INFO((qwen ? "qwen" : "gpt2") << ", temperature " << temperature << ", " << tokens << " tokens");
+        GenerationOptions options;
+        options.tokens = tokens, options.temperature = temperature, options.seed = 5;
+        // One ends early by itself, so that those behind it move up in the cache.
+        std::vector<size_t> seen(mixed.size());
+        const auto ends = [&](size_t prompt, int32_t) { return ++seen[prompt] < (prompt == 1 ? 5 : 1000); };
+        const GenerationResult together = generate_batch(*backend, *instance.model, mixed, options, ends);
+        for (size_t i = 0; i < mixed.size(); ++i) {
+          INFO("prompt " << i);
+          GenerationOptions alone = options;
+          alone.sequence = i;
+          if (i == 1) alone.tokens = std::min<int64_t>(tokens, 5);
+          CHECK(generate(*backend, *instance.model, mixed[i], alone) == together.tokens[i]);
+        }
+        GenerationOptions uncached = options;
+        uncached.cache = false;
+        std::fill(seen.begin(), seen.end(), 0);
+        CHECK(generate_batch(*backend, *instance.model, mixed, uncached, ends).tokens == together.tokens);
+      }
+  }
+}
+
 TEST_CASE("texts that end early leave the others as they are") {
   const auto backend = make_cpu_backend();
   Instance instance(*backend, settings(), DType::float32);
@@ -135,7 +175,7 @@ TEST_CASE("a text goes on when its context is full, the last half read again") {
   CHECK(cached.size() == 60);
   options.cache = false;
   CHECK(generate(*backend, *instance.model, prompts[0], options) == cached);
-  options.cache = true;  // beside another of its length: one by one, since both outgrow the context
+  options.cache = true;  // beside another of its length: both outgrow the context, at different steps
   CHECK(generate_batch(*backend, *instance.model, std::vector<std::vector<int32_t>>{prompts[0], prompts[2]}, options).tokens[0] == cached);
 }
 

@@ -127,3 +127,25 @@ TEST_CASE("text comes out of a checkpoint, the same for the same seed") {
   CHECK(dmuon::testing::run_command(command + " --temperature 0 --seed 1", 60).output ==
         dmuon::testing::run_command(command + " --top-k 1 --seed 2", 60).output);
 }
+
+TEST_CASE("heads apart: Muon and Sign-Muon train, go on from a checkpoint, and refuse one written with heads together") {
+  const SmallRun run;
+  for (const std::string rule : {"muon", "sign_muon"}) {
+    const std::string settings = text("--set optimizer.matrix.rule=", rule, " --set optimizer.matrix.learning_rate=0.01 ");
+    const std::string apart = settings + "--set optimizer.matrix.per_head=true ", whole = rule + "_whole", parts = rule + "_parts";
+    const Ended reference = run.train(2, whole, apart);
+    INFO(reference.output);
+    REQUIRE(reference.exit_code == 0);
+    CHECK(reference.output.find("2 heads of [24, 24]") != std::string::npos);
+    CHECK(run.train(2, parts, apart, "DMUON_CRASH_AT=after_rename").exit_code != 0);
+    const Ended refused = run.train(2, parts, settings + "--resume must");
+    CHECK(refused.exit_code != 0);
+    CHECK_THAT(refused.output, Catch::Contains("another optimizer description") && Catch::Contains("per_head"));
+    const Ended resumed = run.train(2, parts, apart + "--resume must");
+    INFO(resumed.output);
+    REQUIRE(resumed.exit_code == 0);
+    CHECK(run.tensors(parts, 12) == run.tensors(whole, 12));
+    REQUIRE(run.train(2, rule + "_together", settings).exit_code == 0);
+    CHECK(run.tensors(rule + "_together", 12) != run.tensors(whole, 12));
+  }
+}

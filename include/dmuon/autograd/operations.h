@@ -54,11 +54,11 @@ ResidualNormalization residual_normalization(ExecutionContext& context, const Va
                                              double dropout, uint64_t operation, const Variable& weight, const Variable& bias,
                                              const NormalizationOptions& options);
 
-// Attention memory of one layer for generation: keys and values of past positions, [B, capacity, G*D]. Memory of another dtype
-// than the first keys' is made anew.
+// Attention memory of one layer for generation: keys and values of past positions, [B, capacity, G*D]. Each sequence has a length of its
+// own. Memory of another dtype than the first keys' is made anew.
 struct AttentionCache {
   Tensor key, value;
-  int64_t length = 0;  // positions filled
+  std::vector<int64_t> lengths;  // positions filled, of every sequence
 };
 
 struct AttentionOptions {
@@ -69,7 +69,7 @@ struct AttentionOptions {
   uint64_t operation = 0;  // number of this operation in the model: part of the dropout key
 };
 // query [B, T, H*D], key, value [B, T, G*D] -> [B, T, H*D], scaled by 1/sqrt(D). With a cache (no-grad only) keys and
-// values are appended to it and all of it is attended to; ShapeError when it is full.
+// values are appended to each sequence's and all of them are attended to; ShapeError, before anything is appended, when one is full.
 Variable attention(ExecutionContext& context, const Variable& query, const Variable& key, const Variable& value,
                    const AttentionOptions& options, AttentionCache* cache = nullptr);
 

@@ -41,11 +41,10 @@ struct GenerationResult {
 using TokenListener = std::function<bool(size_t prompt, int32_t id)>;
 
 // Continues several prompts: prompt p is text number options.sequence + p, and on the CPU its tokens are the same alone and beside up
-// to seven others (products of up to eight rows give the same bits per row). Prompts of one length go together: each is read by a
-// pass of its own, equal ones once; then every step is one pass for all texts that have not ended. The lengths follow one another in
-// the order in which they first occur. DataError for an empty prompt, an id outside the model, and a prompt longer than the context
-// (both lengths named). Where a prompt and options.tokens exceed the context, its texts go one by one: when the context is full, the
-// last half of it is read again at the start positions.
+// to fifteen others (products of up to sixteen rows give the same bits per row). Prompts may have any lengths: each is read by a pass
+// of its own, equal ones once; then every step is one pass for all texts that have not ended. DataError for an empty prompt, an id outside
+// the model, and a prompt longer than the context (both lengths named). Where a prompt and options.tokens exceed the context: when the
+// context is full, the last half of it is read again at the start positions, and the others go on.
 GenerationResult generate_batch(Backend& backend, Model& model, std::span<const std::vector<int32_t>> prompts,
                                 const GenerationOptions& options, const TokenListener& on_token = {});
 

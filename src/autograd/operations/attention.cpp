@@ -31,7 +31,8 @@ Sizes check(const Variable& query, const Variable& key, const Variable& value, c
 // An empty cache takes the dtype of the first keys: at stage 3 it is made before any value is there to tell.
 void require_cache_dtype(ExecutionContext& context, DType dtype, AttentionCache& cache) {
   if (cache.key.dtype() == dtype && cache.value.dtype() == dtype) return;
-  require_shape(cache.length == 0, "attention: keys are ", name_of(dtype), ", the cache holds ", cache.key.to_string());
+  require_shape(std::all_of(cache.lengths.begin(), cache.lengths.end(), [](int64_t length) { return length == 0; }), "attention: keys are ",
+                name_of(dtype), ", the cache holds ", cache.key.to_string());
   for (Tensor* store : {&cache.key, &cache.value}) {
     const Shape shape = store->shape();
     *store = Tensor();  // its memory first
@@ -44,16 +45,18 @@ Tensor attend_with_cache(ExecutionContext& context, const Variable& query, const
                          const AttentionOptions& options, AttentionCache& cache) {
   const int64_t group_columns = sizes.groups * sizes.channels;
   require_shape(cache.key.defined() && cache.key.rank() == 3 && cache.key.shape() == cache.value.shape() &&
-                    cache.key.size(0) == sizes.batch && cache.key.size(2) == group_columns,
-                "attention: the cache must be [", sizes.batch, ", capacity, ", group_columns, "], found ",
-                cache.key.defined() ? cache.key.to_string() : "undefined");
+                    cache.key.size(0) == sizes.batch && cache.key.size(2) == group_columns &&
+                    static_cast<int64_t>(cache.lengths.size()) == sizes.batch,
+                "attention: the cache must be [", sizes.batch, ", capacity, ", group_columns, "] with as many lengths, found ",
+                cache.key.defined() ? cache.key.to_string() : "undefined", " with ", cache.lengths.size());
   require_cache_dtype(context, key.value().dtype(), cache);
-  const int64_t past = cache.length;
-  const int64_t total = past + sizes.length;
-  require_shape(total <= cache.key.size(1), "attention: ", sizes.length, " positions after ", past, " exceed the cache's capacity ",
-                cache.key.size(1));
+  for (const int64_t past : cache.lengths)
+    require_shape(past + sizes.length <= cache.key.size(1), "attention: ", sizes.length, " positions after ", past,
+                  " exceed the cache's capacity ", cache.key.size(1));
   const Tensor output = context.allocate(query.shape(), query.value().dtype(), "attention");
   for (int64_t b = 0; b < sizes.batch; ++b) {
+    int64_t& length = cache.lengths[static_cast<size_t>(b)];
+    const int64_t past = length, total = past + sizes.length;
     const auto append = [&](const Tensor& store, const Variable& fresh) {
       const Tensor sequence = store.slice(b, 1).flat();
       context.backend.copy(context.stream, fresh.value().slice(b, 1).flat(),
@@ -70,8 +73,8 @@ Tensor attend_with_cache(ExecutionContext& context, const Variable& query, const
     forward.causal = options.causal;
     forward.key_offset = past;
     context.backend.attention().forward(context.stream, forward);
+    length = total;
   }
-  cache.length = total;
   return output;
 }
 
