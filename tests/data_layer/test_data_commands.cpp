@@ -75,5 +75,6 @@ TEST_CASE("the commands of docs/data.md do what the page says") {
   CHECK(manifest(directory / "data/shakespeare.json").at("documents").as_integer() == 1);
   CHECK(manifest(directory / "data/characters.json").at("format").as_string() == "nanogpt");
   CHECK(manifest(directory / "data/stories-qwen.json").at("tokenizer_hash") == web.at("tokenizer_hash"));
+  CHECK(read_file(directory / "data/stories-again_000000.bin") == read_file(directory / "data/stories_000000.bin"));
   CHECK(stories.at("tokenizer_hash") != web.at("tokenizer_hash"));
 }
