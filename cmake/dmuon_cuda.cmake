@@ -4,7 +4,8 @@ if(DMUON_HAVE_CUDA)
   file(GLOB DMUON_CUDA_SOURCES CONFIGURE_DEPENDS src/backend/cuda/*.cpp src/backend/cuda/*.cu)
   add_library(dmuon_cuda MODULE ${DMUON_CUDA_SOURCES})
   # These passes round like the CPU's, product by product and sum by sum.
-  set_source_files_properties(src/backend/cuda/optimizer.cu src/backend/cuda/signs.cu PROPERTIES COMPILE_OPTIONS -fmad=false)
+  set_source_files_properties(src/backend/cuda/optimizer.cu src/backend/cuda/optimizer_sums.cu
+    src/backend/cuda/optimizer_norms.cu src/backend/cuda/signs.cu PROPERTIES COMPILE_OPTIONS -fmad=false)
   target_include_directories(dmuon_cuda SYSTEM PRIVATE ${DMUON_CUDA_INCLUDE})
   target_include_directories(dmuon_cuda PRIVATE ${CMAKE_SOURCE_DIR}/src)
   target_compile_definitions(dmuon_cuda PRIVATE DMUON_CUDA_ARCHITECTURES="${DMUON_CUDA_ARCHITECTURE_LIST}")
