@@ -24,6 +24,16 @@ function(dmuon_test_environment out labels ranks)
   set(${out} "${DMUON_TEST_ENVIRONMENT};${options}" PARENT_SCOPE)
 endfunction()
 
+# Plug-ins under the address sanitizer inside a build without one: its library, to be loaded before the program's.
+set(DMUON_ADDRESS_LIBRARY "")
+set(DMUON_ADDRESS_COMPILE_OPTIONS -fsanitize=address -fno-omit-frame-pointer -O1 -g1)
+if(NOT DMUON_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libasan.so OUTPUT_VARIABLE DMUON_ADDRESS_LIBRARY OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(NOT IS_ABSOLUTE "${DMUON_ADDRESS_LIBRARY}")
+    set(DMUON_ADDRESS_LIBRARY "")
+  endif()
+endif()
+
 function(dmuon_test_program name)
   if(NOT TARGET dmuon_test_main)
     add_library(dmuon_test_main STATIC ${CMAKE_SOURCE_DIR}/tests/support/test_main.cpp ${CMAKE_SOURCE_DIR}/tests/support/paths.cpp
@@ -89,6 +99,20 @@ function(dmuon_test_on_gpu name timeout ranks)
   endif()
   set_tests_properties(${name}_gpu PROPERTIES LABELS gpu TIMEOUT ${timeout} RUN_SERIAL ON
     ENVIRONMENT "DMUON_TEST_DEVICE=cuda;DMUON_CUDA_PLUGIN=$<TARGET_FILE:dmuon_cuda>")
+endfunction()
+
+# `<name>_cuda_address`: two ranks whose plug-ins are under the address sanitizer, every tensor between red zones of its own.
+function(dmuon_test_on_cuda_address name)
+  if(NOT DMUON_ADDRESS_LIBRARY OR NOT DMUON_HAVE_MPI OR NOT DMUON_HAVE_CUDA_ON_HOST OR NOT DMUON_NCCL_INCLUDE OR DMUON_GPU_TESTS)
+    return()
+  endif()
+  add_dependencies(${name} dmuon_cuda_on_host_address dmuon_nccl_on_host_address)
+  add_test(NAME ${name}_cuda_address COMMAND ${MPIEXEC_EXECUTABLE} --oversubscribe --bind-to none -np 2
+    env LD_PRELOAD=${DMUON_ADDRESS_LIBRARY} $<TARGET_FILE:${name}>)
+  dmuon_test_environment(environment "" 2)
+  set_tests_properties(${name}_cuda_address PROPERTIES LABELS cuda_on_host TIMEOUT 300 PROCESSORS 2
+    ENVIRONMENT "${environment};DMUON_TEST_DEVICE=cuda;DMUON_TEST_GUARDED=1;DMUON_CUDA_PLUGIN=$<TARGET_FILE:dmuon_cuda_on_host_address>;\
+DMUON_NCCL_PLUGIN=$<TARGET_FILE:dmuon_nccl_on_host_address>;OMP_NUM_THREADS=1")
 endfunction()
 
 # Runs a test once more on the CUDA backend, its kernels executed on the host by tests/cuda_on_host/, as `<name>_cuda` with label

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "comm/arguments.h"
+#include "comm/group_of_one.h"
 #include "comm/reduction.h"
 #include "dmuon/backend/backend.h"
 #include "dmuon/comm/communicator.h"
@@ -31,24 +31,9 @@ struct Access {
   Tensor tensors[2];
 };
 
-class SelfCommunicator final : public Communicator {
+class SelfCommunicator final : public GroupOfOne {
  public:
-  int rank() const override { return 0; }
-  int size() const override { return 1; }
   std::string host(int) const override { return host_name(); }
-  int node(int) const override { return 0; }
-  Tensor allocate(Backend& backend, const Shape& shape, DType dtype, MemoryCategory category, std::string_view name) override {
-    return backend.allocate(shape, dtype, category, name);
-  }
-
-  void barrier(Stream&) override {}
-  void broadcast(Stream&, const Tensor&, int root) override { check_root("broadcast", root, 1); }
-  void all_reduce(Stream&, const Tensor& data, ReduceOperation operation) override {
-    check_reducible("all_reduce", data.dtype(), operation);
-  }
-  void all_gather_v(Stream&, const Tensor& buffer, std::span<const int64_t> cuts, GatherForm) override {
-    check_cuts("all_gather_v", cuts, 1, buffer.elements());
-  }
   void reduce_scatter_v(Stream& stream, const Tensor& buffer, std::span<const int64_t> cuts, const Tensor& result,
                         bool accumulate) override {
     check_reduce_scatter(buffer, cuts, result, 0, 1);

@@ -2,8 +2,9 @@
 //
 // CUDA_ON_HOST_FAIL plans failures: "NAME:COUNT", several with commas. NAME is a function of the runtime (its COUNT-th call
 // fails: allocations for lack of memory, others as cudaErrorUnknown), "kernel" (the COUNT-th kernel fails), "kernel=NAME" (so of
-// that name), "device" (the device is lost at the COUNT-th piece of work), "driver" (no driver is installed), or "old_driver";
-// "float16_product=HEIGHTxWIDTH" makes every float16 product of cuBLASLt with that result (as the library sees it, column-major) wrong.
+// that name), "device" (the device is lost at the COUNT-th piece of work), "no_wait" (streams wait for no event), "driver" (no driver is
+// installed), or "old_driver"; "float16_product=HEIGHTxWIDTH" makes every float16 product of cuBLASLt with that result (as the library sees
+// it, column-major) wrong.
 #pragma once
 
 #include <cuda_runtime_api.h>

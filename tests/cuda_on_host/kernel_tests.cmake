@@ -25,4 +25,11 @@ function(dmuon_add_cuda_tests plugin)
   dmuon_add_cuda_test(${plugin} model_kernels model_kernels)
   dmuon_add_cuda_test(${plugin} model_dtypes model_dtypes)
   dmuon_add_cuda_test(${plugin} attention_dtypes attention_dtypes)
+  dmuon_add_cuda_test(${plugin} memory_reuse memory_reuse)
+  if(NOT DMUON_GPU_TESTS)
+    # The same scenes without the waits that they are about.
+    add_test(NAME test_cuda_memory_reuse_planted COMMAND test_cuda_memory_reuse)
+    set_tests_properties(test_cuda_memory_reuse_planted PROPERTIES LABELS "unit;cuda_on_host" TIMEOUT 60
+      ENVIRONMENT "${DMUON_TEST_ENVIRONMENT};CUDA_ON_HOST_FAIL=no_wait:1")
+  endif()
 endfunction()

@@ -347,7 +347,9 @@ void check_devices(testing::MpiChecks& checks, Communicator& all, Communicator& 
     if (all.size() % replicas != 0) continue;
     const auto nodes = all.divide_into_nodes(replicas, "virtual nodes");
     for (int stage = 1; stage <= 3; ++stage) {
-      if (replicas > 1 && replicas < all.size() && stage == 2) continue;  // time
+      const bool grid = replicas > 1 && replicas < all.size();
+      if (grid && stage == 2) continue;                                                     // time
+      if (testing::test_device_is_guarded() && stage != (replicas == 1 ? 3 : 1)) continue;  // time
       checks.section(text("on devices, ", replicas, " replicas, stage ", stage), [&] {
         Case c{.micro_batch = 2 * (1 + stage % 2)};
         c.options.replicas = replicas;
@@ -356,6 +358,7 @@ void check_devices(testing::MpiChecks& checks, Communicator& all, Communicator& 
       });
     }
   }
+  if (testing::test_device_is_guarded()) return;
   checks.section("on devices, the same bits without overlap", [&] {
     Case c{};
     c.options.stage = 3;

@@ -117,7 +117,7 @@ inline std::vector<UpdateCase> device_cases(int ranks) {
 }
 
 // Muon and AdamW on devices, with matrices small enough for kernels that run on a host: every stage on every grid, and the baselines.
-inline UpdateCase device_muon() { return {.rules = Rules::muon, .long_side = 64, .steps = 3}; }
+inline UpdateCase device_muon() { return {.rules = Rules::muon, .long_side = 64, .steps = test_device_is_guarded() ? 1 : 3}; }
 inline std::vector<UpdateCase> device_muon_cases(int ranks) {
   std::vector<UpdateCase> cases;
   for (UpdateCase& c : update_cases(ranks)) {

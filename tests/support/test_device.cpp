@@ -23,11 +23,15 @@ bool test_device_is_cuda() {
   return device == "cuda";
 }
 
+bool test_device_is_guarded() { return environment("DMUON_TEST_GUARDED") == "1"; }
+
 std::unique_ptr<Backend> make_test_backend(const BackendOptions& options) {
   if (!test_device_is_cuda()) return make_cpu_backend(options);
   const std::string plugin = environment("DMUON_CUDA_PLUGIN");
   if (plugin.empty()) throw ConfigError("DMUON_TEST_DEVICE=cuda needs DMUON_CUDA_PLUGIN, the path of the plug-in to test");
-  return open_backend_plugin(plugin, options);
+  BackendOptions exact = options;
+  if (options.mode == HostMode::normal && test_device_is_guarded()) exact.mode = HostMode::guarded;
+  return open_backend_plugin(plugin, exact);
 }
 
 }  // namespace dmuon::testing

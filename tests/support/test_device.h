@@ -10,10 +10,13 @@
 
 namespace dmuon::testing {
 
-// The CPU backend; with environment DMUON_TEST_DEVICE=cuda the plug-in that DMUON_CUDA_PLUGIN names. ConfigError for any other
+// The CPU backend; with environment DMUON_TEST_DEVICE=cuda the plug-in that DMUON_CUDA_PLUGIN names, and with DMUON_TEST_GUARDED=1 every
+// tensor in memory of exactly its size, so that whoever watches accesses sees its bounds. ConfigError for any other
 // device, or without that path.
 std::unique_ptr<Backend> make_test_backend(const BackendOptions& options = {});
 // For tolerances and for what only one of the two promises.
 bool test_device_is_cuda();
+// Whether accesses are watched, which is slow: a few cases of each kind are enough.
+bool test_device_is_guarded();
 
 }  // namespace dmuon::testing

@@ -1,25 +1,9 @@
 // Marks that know when the device passed them.
-#include "backend/cuda/cuda_error.h"
-#include "backend/cuda/cuda_stream.h"
+#include "backend/cuda/cuda_mark.h"
 #include "dmuon/core/error.h"
 
 namespace dmuon::cuda {
 namespace {
-
-struct TimedMark final : Event::State {
-  explicit TimedMark(std::shared_ptr<CudaStream::Shared> s) : shared(std::move(s)) {
-    check(cudaEventCreateWithFlags(&event, cudaEventDefault), "a timed event cannot be made");
-  }
-  ~TimedMark() override { cudaEventDestroy(event); }
-  bool done() const override { return cudaEventQuery(event) != cudaErrorNotReady; }
-  void wait() override {
-    shared->wait(event);
-    shared->rethrow();
-  }
-
-  std::shared_ptr<CudaStream::Shared> shared;
-  cudaEvent_t event = nullptr;
-};
 
 const TimedMark& timed(const Event& event) {
   const auto* mark = dynamic_cast<const TimedMark*>(event.state().get());

@@ -4,26 +4,12 @@
 #include <utility>
 
 #include "backend/cuda/cuda_error.h"
+#include "backend/cuda/cuda_mark.h"
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
 
 namespace dmuon::cuda {
 namespace {
-
-struct CudaMark final : Event::State {
-  explicit CudaMark(std::shared_ptr<CudaStream::Shared> s) : shared(std::move(s)) {
-    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "an event cannot be made");
-  }
-  ~CudaMark() override { cudaEventDestroy(event); }
-  bool done() const override { return cudaEventQuery(event) != cudaErrorNotReady; }
-  void wait() override {
-    shared->wait(event);
-    shared->rethrow();
-  }
-
-  std::shared_ptr<CudaStream::Shared> shared;
-  cudaEvent_t event = nullptr;
-};
 
 struct HostWork {
   std::shared_ptr<CudaStream::Shared> shared;

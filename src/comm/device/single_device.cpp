@@ -3,34 +3,19 @@
 #include <cstdlib>
 #include <vector>
 
-#include "comm/arguments.h"
+#include "comm/group_of_one.h"
 #include "comm/reduction.h"
 #include "dmuon/backend/backend.h"
 
 namespace dmuon {
 namespace {
 
-class SingleDevice final : public Communicator {
+class SingleDevice final : public GroupOfOne {
  public:
   SingleDevice(Backend& backend, Communicator& like, std::unique_ptr<Communicator> owned)
       : backend_(backend), like_(like), owned_(std::move(owned)) {}
 
-  int rank() const override { return 0; }
-  int size() const override { return 1; }
   std::string host(int) const override { return like_.host(0); }
-  int node(int) const override { return 0; }
-  Tensor allocate(Backend& backend, const Shape& shape, DType dtype, MemoryCategory category, std::string_view name) override {
-    return backend.allocate(shape, dtype, category, name);
-  }
-
-  void barrier(Stream&) override {}
-  void broadcast(Stream&, const Tensor&, int root) override { check_root("broadcast", root, 1); }
-  void all_reduce(Stream&, const Tensor& data, ReduceOperation operation) override {
-    check_reducible("all_reduce", data.dtype(), operation);
-  }
-  void all_gather_v(Stream&, const Tensor& buffer, std::span<const int64_t> cuts, GatherForm) override {
-    check_cuts("all_gather_v", cuts, 1, buffer.elements());
-  }
   void reduce_scatter_v(Stream& stream, const Tensor& buffer, std::span<const int64_t> cuts, const Tensor& result,
                         bool accumulate) override {
     check_reduce_scatter(buffer, cuts, result, 0, 1);
