@@ -14,8 +14,9 @@ Ended strike(const SmallRun& run, const std::string& signal, const std::string& 
   run.write("rank.sh",
             text("cd ", run.path(""), "\nlines() { wc -l < run/metrics.jsonl; }\nbefore=$(lines)\nenv ", plugins, DMUON_TRAIN,
                  " --config run.json --set output=run --set threads=1 --resume must --set training.steps=1000000 ",
-                 "--set evaluation.interval=0 --set checkpoint.interval=1000000 ", "--set communication.step_timeout_seconds=4 ", cuda,
-                 arguments, " &\nchild=$!\n", "if [ $OMPI_COMM_WORLD_RANK = 1 ]; then\n",
+                 "--set evaluation.interval=0 --set checkpoint.interval=1000000 ",
+                 "--set communication.step_timeout_seconds=4 --set communication.checkpoint_timeout_seconds=4 ", cuda, arguments,
+                 " &\nchild=$!\n", "if [ $OMPI_COMM_WORLD_RANK = 1 ]; then\n",
                  "  while kill -0 $child && [ $(lines) -lt $((before + 2)) ]; do sleep 0.02; done\n", "  date +%s.%N > struck; kill -",
                  signal, " $child\nfi\n", "wait $child; code=$?; date +%s.%N > time.$OMPI_COMM_WORLD_RANK\n",
                  "echo $code > code.$OMPI_COMM_WORLD_RANK; exit $code\n"));
