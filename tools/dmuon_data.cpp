@@ -61,6 +61,13 @@ TokenizerHandle tokenizer_of_documents(const std::string& name, const TokenizeOp
 
 // Set by SIGINT and SIGTERM: the work ends as by an error, so that no temporary file stays behind.
 volatile std::sig_atomic_t interrupted = 0;
+void catch_interrupts() {
+  std::signal(SIGINT, [](int) { interrupted = 1; });
+  std::signal(SIGTERM, [](int) { interrupted = 1; });
+}
+void throw_if_interrupted() {
+  if (interrupted != 0) throw Error(ExitCode::stopped, "interrupted; nothing was written");
+}
 
 void tokenize(TokenizeOptions options, const std::vector<std::string>& patterns, const TokenizeNames& names) {
   DocumentOptions& documents = options.documents;
@@ -76,14 +83,13 @@ void tokenize(TokenizeOptions options, const std::vector<std::string>& patterns,
                       : names.separator == "end_of_text" ? DocumentSeparator::end_of_text
                                                          : DocumentSeparator::automatic;
   if (options.threads == 0) options.threads = allowed_processors();
-  std::signal(SIGINT, [](int) { interrupted = 1; });
-  std::signal(SIGTERM, [](int) { interrupted = 1; });
+  const TokenizerHandle tokenizer = tokenizer_of_documents(names.tokenizer, options);
   ProgressLine line;
   options.progress = [&](int64_t done, int64_t total) {
-    if (interrupted != 0) throw Error(ExitCode::stopped, "interrupted; nothing was written");
+    throw_if_interrupted();
     line.show(done, total);
   };
-  const TokenizerHandle tokenizer = tokenizer_of_documents(names.tokenizer, options);
+  catch_interrupts();
   const TokenizeResult result = tokenize_files(options, *tokenizer);
   std::cout << format_count(result.tokens) << " tokens of a " << tokenizer->name() << " vocabulary of "
             << format_count(tokenizer->vocabulary_size()) << " in " << result.files.size()
@@ -131,13 +137,14 @@ void inspect(const std::vector<std::string>& patterns, const std::string& format
   if (!tokenizer && rows[1][1] == "text") std::cout << "text without --tokenizer: a token is a byte\n";
 }
 
-void decode(const std::vector<std::string>& patterns, const std::string& tokenizer_name, const std::string& output) {
+void decode(const std::vector<std::string>& patterns, const std::string& tokenizer_name, const std::string& output, bool overwrite) {
   const std::vector<std::string> files = expand_files(patterns, "input");
   const TokenFormat format = detect_format(files, "auto");
   if (format == TokenFormat::text) throw DataError(files.front() + " holds text, not token ids");
   const TokenizerHandle tokenizer = tokenizer_named(tokenizer_name, files);
   const TokenSourceHandle source = open_tokens(files, format, tokenizer, tokenizer->vocabulary_size());
-  const DecodedDocuments done = decode_documents(*source, *tokenizer, output);
+  catch_interrupts();
+  const DecodedDocuments done = decode_documents(*source, *tokenizer, output, overwrite, [](int64_t) { throw_if_interrupted(); });
   std::cout << format_count(done.documents) << " documents of " << format_count(done.tokens) << " tokens in " << output
             << (done.repaired == 0 ? "" : text("; ", done.repaired, " were not UTF-8 and hold U+FFFD")) << "\n";
 }
@@ -210,12 +217,13 @@ int main(int argc, char** argv) {
   decode_command->add_option("input", patterns, "token files or quoted glob patterns, in order")->required();
   decode_command->add_option("-o,--output", decoded, "file of lines {\"text\": \"...\"}, one a document")->required();
   decode_command->add_option("--tokenizer", inspect_tokenizer, "of the files; its end-of-text token separates the documents")->required();
+  decode_command->add_flag("--overwrite", options.overwrite, "replace an earlier file of this name");
 
   try {
     app.parse(argc, argv);
     if (tokenize_command->parsed()) tokenize(options, patterns, names);
     if (inspect_command->parsed()) inspect(patterns, inspect_format, inspect_tokenizer);
-    if (decode_command->parsed()) decode(patterns, inspect_tokenizer, decoded);
+    if (decode_command->parsed()) decode(patterns, inspect_tokenizer, decoded, options.overwrite);
     return static_cast<int>(ExitCode::done);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? static_cast<int>(ExitCode::done) : static_cast<int>(ExitCode::bad_input);

@@ -1,5 +1,7 @@
 #include "data/decode_documents.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -21,13 +23,16 @@ size_t orphaned_prefix(std::string_view bytes) {
 
 }  // namespace
 
-DecodedDocuments decode_documents(const TokenSource& source, const Tokenizer& tokenizer, const std::string& output,
+DecodedDocuments decode_documents(const TokenSource& source, const Tokenizer& tokenizer, const std::string& output, bool overwrite,
                                   const std::function<void(int64_t)>& progress) {
   const std::optional<int32_t> separator = tokenizer.end_of_text();
   if (!separator) throw DataError(text("the ", tokenizer.name(), " tokenizer has no token that separates documents"));
+  if (!overwrite && std::filesystem::exists(output))
+    throw DataError(text(output, " exists already; choose another --output, or pass --overwrite to replace it"));
   constexpr int64_t piece = 1 << 20;
+  constexpr size_t longest_document = size_t{256} << 20;
   DecodedDocuments result;
-  const std::string temporary = output + ".new";
+  const std::string temporary = text(output, ".tmp-", getpid());
   OutputFile file(temporary);
   try {
     std::string document;
@@ -55,6 +60,10 @@ DecodedDocuments decode_documents(const TokenSource& source, const Tokenizer& to
         const auto end = std::find(begin, ids.end(), *separator);
         document += tokenizer.decode_bytes({begin, end});
         result.tokens += end - begin;
+        if (document.size() > longest_document)
+          throw DataError(text("more than ", format_bytes(static_cast<int64_t>(longest_document)), " before token ",
+                               at + (end - ids.begin()), " without the end-of-text id ", *separator, " of the ", tokenizer.name(),
+                               " tokenizer; was another tokenizer used, or --document-separator none?"));
         if (end != ids.end()) finish(false);
         begin = end == ids.end() ? end : end + 1;
       }

@@ -25,14 +25,21 @@ bool DocumentReader::next(TextBatch& batch) {
   batch.bytes.clear();
   batch.pieces.clear();
   batch.empty_documents = 0;
-  while (input_ < options_.inputs.size() && batch.bytes.size() < options_.batch_bytes) {
-    if (!stream_) open();
-    if (options_.formats[input_] == InputFormat::text)
-      next_text(batch);
-    else if (in_long_line_)
-      next_of_long_line(batch);
-    else
-      next_lines(batch);
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+  try {
+    while (input_ < options_.inputs.size() && batch.bytes.size() < options_.batch_bytes) {
+      if (!stream_) open();
+      if (options_.formats[input_] == InputFormat::text)
+        next_text(batch);
+      else if (in_long_line_)
+        next_of_long_line(batch);
+      else
+        next_lines(batch);
+    }
+  } catch (const Error&) {
+    // What precedes it may be wrong too, and comes first.
+    if (batch.pieces.empty()) throw;
+    failure_ = std::current_exception();
   }
   batch.read_bytes = read_bytes_;
   return !batch.pieces.empty() || batch.empty_documents > 0;

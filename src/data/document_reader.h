@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <exception>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -50,7 +51,7 @@ class DocumentReader {
  public:
   DocumentReader(const DocumentOptions& options, const Tokenizer& tokenizer);
   // Fills `batch`; false when nothing is left. DataError for text without a place to cut it (Tokenizer::longest_stretch())
-  // or a bad line that is too long for one batch, StorageError if reading fails.
+  // or a bad line that is too long for one batch, StorageError if reading fails; both after what precedes them was handed out.
   bool next(TextBatch& batch);
 
  private:
@@ -91,6 +92,7 @@ class DocumentReader {
   bool in_long_line_ = false;
   std::string decoded_;  // of the long line, not handed out
   int64_t decoded_offset_ = 0;
+  std::exception_ptr failure_;  // of the next call
 };
 
 }  // namespace dmuon

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -14,15 +15,26 @@ namespace dmuon {
 
 // `produce` fills a job and says whether there was one, `work` computes it, `consume` takes it. Only `work` runs on several
 // threads (`threads` with the caller's, which helps where it would wait); the other two run on the caller's, `consume` in the
-// order of `produce`. At most `most_jobs` jobs exist at a time; each is used again, so that it may keep its memory. The error
-// of the earliest job that fails is thrown, after what precedes it was consumed, whatever the number of threads.
+// order of `produce`. At most `most_jobs` jobs exist at a time, and none is added while those that wait for `consume` weigh
+// `most_weight` or more; each is used again, so that it may keep its memory. The error of the earliest job that fails is thrown, after what
+// precedes it was consumed, whatever the number of threads.
 template <class Job>
 class OrderedWork {
  public:
-  OrderedWork(int threads, size_t most_jobs, std::function<bool(Job&)> produce, std::function<void(Job&)> work,
-              std::function<void(Job&)> consume)
-      : most_jobs_(most_jobs), produce_(std::move(produce)), work_(std::move(work)), consume_(std::move(consume)) {
-    for (int i = 1; i < threads; ++i) helpers_.emplace_back([this] { help(); });
+  OrderedWork(
+      int threads, size_t most_jobs, std::function<bool(Job&)> produce, std::function<void(Job&)> work, std::function<void(Job&)> consume,
+      size_t most_weight = 1, std::function<size_t(const Job&)> weight = [](const Job&) { return size_t{0}; })
+      : most_jobs_(most_jobs),
+        most_weight_(most_weight),
+        produce_(std::move(produce)),
+        work_(std::move(work)),
+        consume_(std::move(consume)),
+        weight_(std::move(weight)) {
+    try {
+      for (int i = 1; i < threads; ++i) helpers_.emplace_back([this] { help(); });
+    } catch (const std::system_error&) {
+      // The system gives no more threads: those that there are do the work.
+    }
   }
   ~OrderedWork() {
     {
@@ -39,7 +51,7 @@ class OrderedWork {
   void run() {
     while (more_ || !in_order_.empty()) {
       if (consume_first()) continue;
-      if (more_ && in_order_.size() < most_jobs_) {
+      if (more_ && in_order_.size() < most_jobs_ && (in_order_.empty() || in_order_weight_ < most_weight_)) {
         produce_one();
         continue;
       }
@@ -54,6 +66,7 @@ class OrderedWork {
  private:
   struct Slot {
     Job job;
+    size_t weight = 0;
     bool done = false;
     std::exception_ptr error;
   };
@@ -66,6 +79,7 @@ class OrderedWork {
     }
     std::unique_ptr<Slot> slot = std::move(in_order_.front());
     in_order_.pop_front();
+    in_order_weight_ -= slot->weight;
     if (slot->error) std::rethrow_exception(slot->error);
     consume_(slot->job);
     free_.push_back(std::move(slot));
@@ -81,14 +95,17 @@ class OrderedWork {
       free_.pop_back();
     }
     slot->done = false;
+    slot->weight = 0;
     try {
       more_ = produce_(slot->job);
       if (!more_) return;
+      slot->weight = weight_(slot->job);
     } catch (...) {
       more_ = false;
       slot->error = std::current_exception();
       slot->done = true;
     }
+    in_order_weight_ += slot->weight;
     in_order_.push_back(std::move(slot));
     if (!more_) return;
     {
@@ -122,10 +139,12 @@ class OrderedWork {
     }
   }
 
-  const size_t most_jobs_;
+  const size_t most_jobs_, most_weight_;
   std::function<bool(Job&)> produce_;
   std::function<void(Job&)> work_, consume_;
+  std::function<size_t(const Job&)> weight_;
   bool more_ = true;
+  size_t in_order_weight_ = 0;
   std::deque<std::unique_ptr<Slot>> in_order_;
   std::vector<std::unique_ptr<Slot>> free_;
   std::mutex mutex_;  // of what follows, and of done and error in the slots

@@ -38,7 +38,13 @@ TokenWriter::TokenWriter(const std::string& path, TokenFormat format, int width,
   header[0] = width == 2 ? llmc_magic_uint16 : llmc_magic_uint32;
   header[1] = width == 2 ? llmc_version_uint16 : llmc_version_uint32;
   header[2] = static_cast<uint32_t>(expected_tokens);
-  file_->write(header, sizeof header);
+  try {
+    file_->write(header, sizeof header);
+  } catch (...) {
+    std::error_code ignored;
+    std::filesystem::remove(temporary_, ignored);
+    throw;
+  }
   streaming_hash_.update(header, sizeof header);
 }
 

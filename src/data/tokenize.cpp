@@ -45,6 +45,18 @@ void make_directory_of(const std::string& prefix) {
   if (failure) throw StorageError(text("cannot create the directory ", parent.string(), ": ", failure.message()));
 }
 
+int64_t bytes_of(const std::string& input) {
+  std::error_code failure;
+  const uintmax_t bytes = fs::file_size(input, failure);
+  if (failure) throw StorageError(text("cannot read ", input, ": ", failure.message()));
+  return static_cast<int64_t>(bytes);
+}
+
+// Text that is held at a time, over which one batch may reach: where a tokenizer cannot cut, a batch is a whole document.
+constexpr size_t most_bytes_in_flight = size_t{128} << 20;
+// A job that grew beyond this gives its memory back.
+constexpr size_t most_bytes_kept = size_t{8} << 20;
+
 // A batch of text and what became of it.
 struct EncodingJob {
   TextBatch batch;
@@ -110,11 +122,16 @@ class Encoder {
 };
 
 Json manifest_of(const TokenizeOptions& options, const Tokenizer& tokenizer, const TokenizeResult& result, Json files, int width) {
+  constexpr size_t most_sources = 1000;  // more are only counted: readers of the shards read the manifest
   Json sources = Json::array();
+  int64_t source_bytes = 0;
   for (const std::string& input : options.documents.inputs) {
+    const int64_t bytes = bytes_of(input);
+    source_bytes += bytes;
+    if (options.documents.inputs.size() > most_sources) continue;
     Json entry = Json::object();
     entry.set("name", fs::path(input).filename().string());
-    entry.set("bytes", static_cast<int64_t>(fs::file_size(input)));
+    entry.set("bytes", bytes);
     sources.push_back(std::move(entry));
   }
   Json manifest = Json::object();
@@ -128,6 +145,8 @@ Json manifest_of(const TokenizeOptions& options, const Tokenizer& tokenizer, con
   manifest.set("vocabulary_size", tokenizer.vocabulary_size());
   manifest.set("tokenizer_hash", tokenizer.hash());
   manifest.set("files", std::move(files));
+  manifest.set("source_files", std::ssize(options.documents.inputs));
+  manifest.set("source_bytes", source_bytes);
   manifest.set("sources", std::move(sources));
   manifest.set("tokenizer", tokenizer.to_json());
   return manifest;
@@ -153,7 +172,7 @@ TokenizeResult tokenize_files(const TokenizeOptions& options, const Tokenizer& t
     documents.formats.push_back(format_of_input(documents.inputs[documents.formats.size()]));
 
   int64_t total = 0;
-  for (const std::string& input : documents.inputs) total += static_cast<int64_t>(fs::file_size(input));
+  for (const std::string& input : documents.inputs) total += bytes_of(input);
   TokenizeResult result;
   result.manifest = manifest_name(options.output);
   result.separated = separator.has_value();
@@ -170,7 +189,9 @@ TokenizeResult tokenize_files(const TokenizeOptions& options, const Tokenizer& t
         result.empty_documents += job.counts.empty_documents;
         result.text_bytes += job.counts.text_bytes;
         if (options.progress) options.progress(job.batch.read_bytes, total);
-      });
+        if (job.batch.bytes.capacity() > most_bytes_kept) job = {};
+      },
+      most_bytes_in_flight, [](const EncodingJob& job) { return job.batch.bytes.size(); });
   work.run();
   sequence.close();
   if (result.tokens == 0) throw DataError(text(join(documents.inputs, ", "), ": no text to tokenize"));

@@ -371,6 +371,8 @@ TEST_CASE("the first bad line or byte is named, on any number of threads, and no
              Contains("line 3001, byte 20011") && Contains("after a backslash"));
   CHECK_THAT(refusal("a.jsonl", good + "{\"text\": \"" + words + "\xc3\"}\n"),
              Contains("line 3001") && Contains(text("offset ", good.size() + 20'010)));
+  // The reader fails at the long line before the short one above it is encoded: the first of the file is named all the same.
+  CHECK_THAT(refusal("a.jsonl", "{\"text\": 7}\n{\"text\": \"" + words + "\\q\"}\n"), Contains("line 1, byte 9"));
   std::string prose;
   for (int i = 0; i < 20'000; ++i) prose += "word ";
   CHECK_THAT(refusal("a.txt", prose + "\xff" + prose + "\xfe"), Contains("a.txt: not valid UTF-8 at byte offset 100000"));
@@ -412,4 +414,21 @@ TEST_CASE("an error while text is read, encoded or written ends the work after w
       CHECK_THROWS_WITH(work.run(), stage == 0 ? "produce" : stage == 1 ? "work 50" : "consume");
       CHECK(taken == 50);
     }
+}
+
+TEST_CASE("no work is added while what is held weighs too much") {
+  for (const int threads : {1, 3}) {
+    int next = 0, held = 0, most = 0;
+    OrderedWork<int> work(
+        threads, 100,
+        [&](int& job) {
+          job = next++;
+          most = std::max(most, ++held);
+          return job < 50;
+        },
+        [](int&) {}, [&](int&) { --held; }, 10, [](const int& job) { return job < 25 ? size_t{5} : size_t{1000}; });
+    work.run();
+    CHECK(next == 51);
+    CHECK(most <= 2);  // two of weight 5, then one of 1000
+  }
 }
