@@ -50,6 +50,7 @@ struct EventState {
   std::shared_ptr<std::chrono::steady_clock::time_point> time;  // when the point was reached
   std::shared_ptr<Capture> capture;                             // it was recorded in
   std::vector<int> tail;
+  int device = 0;
   bool timed = true;
 };
 

@@ -1,16 +1,26 @@
 // NCCL's functions, with the signatures of its header, between processes of one host. They check what NCCL takes on trust:
 // that all ranks make the same calls with the same sizes (on a device such a mistake hangs or corrupts memory).
 //
-// Faults for tests, in the environment variable DMUON_NCCL_ON_HOST_FAULT: "RANK:error:OPERATION" lets the communicator with which
-// rank RANK of the job first calls OPERATION (send, all_gather, broadcast or all_reduce) fail asynchronously;
-// "RANK:stop:OPERATION" makes that call, and its group, never begin. Calls in float32, with which connections are warmed up, do
-// not count: data travels in integers.
+// What NCCL allows and a program should not rely on is refused too: several communicators on a device without an order of their
+// launches (NCCL_LAUNCH_ORDER_IMPLICIT), and calls of data that would be the first to use an algorithm, because NCCL connects it
+// only then. Calls in float32 are warm-ups: data travels in integers.
+//
+// An abort waits for the device, as NCCL's does where it frees memory; those of one group are all asked to stop before.
+//
+// Faults for tests, in the environment variable DMUON_NCCL_ON_HOST_FAULT, separated by commas: "RANK:error:OPERATION" lets the
+// communicator with which rank RANK of the job first calls OPERATION (send, all_gather, broadcast or all_reduce) fail
+// asynchronously; "RANK:stop:OPERATION" makes that call, and its group, never begin; "RANK:pending:OPERATION" lets it never be
+// taken: the communicator stays busy with it. Warm-ups do not count.
 #include <nccl.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <set>
+#include <sstream>
+#include <tuple>
 
 #include "cuda_on_host/device_memory.h"
 #include "cuda_on_host/nccl_operations.h"
@@ -19,7 +29,9 @@
 struct ncclComm {
   std::shared_ptr<cuda_on_host::NcclState> state;
   bool blocking = true;
-  int questions = 0;  // ncclInProgress that are still to be answered, as a non-blocking communicator does
+  int questions = 0;     // ncclInProgress that are still to be answered, as a non-blocking communicator does
+  bool pending = false;  // for ever
+  std::set<std::tuple<cuda_on_host::NcclKind, int, bool>> connected = {};  // kind, magnitude, whether switches may reduce
 };
 
 namespace {
@@ -38,18 +50,27 @@ struct Entered {
 
 thread_local int group_depth = 0;
 thread_local std::vector<Entered> group_calls;
+thread_local std::vector<ncclComm_t> group_aborts;
+std::atomic<int> communicators = 0;
 
 struct Fault {
   int rank = -1;
   std::string kind, operation;
+  bool happened = false;
 };
 
-Fault planned_fault() {
-  Fault fault;
-  char kind[16] = "", operation[16] = "";
-  if (const char* plan = std::getenv("DMUON_NCCL_ON_HOST_FAULT"))
-    if (std::sscanf(plan, "%d:%15[a-z]:%15[a-z_]", &fault.rank, kind, operation) == 3) fault.kind = kind, fault.operation = operation;
-  return fault;
+std::vector<Fault> planned_faults() {
+  std::vector<Fault> faults;
+  const char* plan = std::getenv("DMUON_NCCL_ON_HOST_FAULT");
+  std::istringstream in(plan == nullptr ? "" : plan);
+  for (std::string entry; std::getline(in, entry, ',');) {
+    Fault fault;
+    char kind[16] = "", operation[16] = "";
+    if (std::sscanf(entry.c_str(), "%d:%15[a-z]:%15[a-z_]", &fault.rank, kind, operation) != 3) continue;
+    fault.kind = kind, fault.operation = operation;
+    faults.push_back(fault);
+  }
+  return faults;
 }
 
 bool named(const NcclCall& call, const std::string& operation) {
@@ -57,28 +78,61 @@ bool named(const NcclCall& call, const std::string& operation) {
          (call.kind == NcclKind::broadcast && operation == "broadcast") || (call.kind == NcclKind::all_reduce && operation == "all_reduce");
 }
 
+bool warms_up(const NcclCall& call) { return call.type == ncclFloat32; }
+
 // The kind of fault that is planned for these calls of one group, "" for none.
 std::string fault_of(const std::vector<NcclCall>& calls) {
-  static const Fault fault = planned_fault();
-  static bool happened = false;
+  static std::vector<Fault> faults = planned_faults();
   const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  if (happened || fault.kind.empty() || rank == nullptr || std::atoi(rank) != fault.rank) return "";
-  for (const NcclCall& call : calls)
-    if (call.type != ncclFloat32 && named(call, fault.operation)) {
-      happened = true;
+  for (Fault& fault : faults) {
+    if (fault.happened || rank == nullptr || std::atoi(rank) != fault.rank) continue;
+    for (const NcclCall& call : calls) {
+      if (warms_up(call) || !named(call, fault.operation)) continue;
+      fault.happened = true;
       return fault.kind;
     }
+  }
   return "";
+}
+
+// NCCL chooses algorithms by the size of a call, and for sums and other reductions by whether switches can do them.
+void use_connections(ncclComm& comm, const NcclCall& call) {
+  if (call.kind == NcclKind::send || call.kind == NcclKind::receive) return;
+  const int64_t bytes =
+      call.count * cuda_on_host::nccl_type_bytes(call.type) * (call.kind == NcclKind::all_gather ? comm.state->channel->ranks() : 1);
+  const int magnitude = bytes <= (int64_t{64} << 10) ? 0 : bytes <= (int64_t{4} << 20) ? 1 : 2;
+  const bool switches = call.kind == NcclKind::all_reduce &&
+                        (call.type == ncclInt32 || call.type == ncclInt64 || (call.type == ncclFloat32 && call.operation == ncclSum));
+  const std::tuple use{call.kind, magnitude, switches};
+  if (warms_up(call))
+    comm.connected.insert(use);
+  else if (!comm.connected.contains(use))
+    comm.state->fail(ncclInternalError, "a call of kind " + std::to_string(static_cast<int>(call.kind)) + " with " + std::to_string(bytes) +
+                                            " bytes is the first of its kind and magnitude: connect before");
+}
+
+ncclResult_t finish_aborts() {
+  std::vector<ncclComm_t> comms;
+  comms.swap(group_aborts);
+  if (comms.empty()) return ncclSuccess;
+  cudaDeviceSynchronize();
+  for (const ncclComm_t comm : comms) delete comm;
+  communicators -= static_cast<int>(comms.size());
+  return ncclSuccess;
 }
 
 // The calls of one communicator, which all run at once, as its group promises. Collectives keep their order.
 void queue(ncclComm_t comm, cudaStream_t stream, const std::vector<NcclCall>& calls) {
   const std::shared_ptr<NcclState> state = comm->state;
   auto operations = std::make_shared<std::vector<NcclOperation>>();
-  for (const NcclCall& call : calls) operations->emplace_back(state, call);
+  for (const NcclCall& call : calls) {
+    operations->emplace_back(state, call);
+    use_connections(*comm, call);
+  }
   const std::string fault = fault_of(calls);
   if (fault == "error") state->fail(ncclSystemError, "planned by a test");
-  const bool stopped = fault == "stop";
+  comm->pending = fault == "pending";
+  const bool stopped = fault == "stop" || comm->pending;
   if (!comm->blocking) comm->questions = 2;
   // Held by value: the work may not depend on this communicator's handle, which an abort frees.
   cuda_on_host::queue_polled(stream, [state, operations, stopped] {
@@ -159,6 +213,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   auto state = std::make_shared<NcclState>();
   state->channel = NcclChannel::join(id.internal, rank, ranks);
   if (!state->channel) return ncclSystemError;
+  if (communicators++ > 0 && std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT") == nullptr) {
+    std::fprintf(stderr, "stand-in NCCL: several communicators and NCCL_LAUNCH_ORDER_IMPLICIT is not set\n");
+    return ncclInvalidUsage;
+  }
   state->sent.resize(static_cast<size_t>(ranks));
   state->received.resize(static_cast<size_t>(ranks));
   *comm = new ncclComm{state, config == nullptr || config->blocking != 0, 2};
@@ -171,7 +229,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   *error = comm->state->error;
   if (*error != ncclSuccess) return ncclSuccess;
-  if (!comm->state->channel->complete() || (!comm->blocking && comm->questions > 0 && comm->questions-- > 0)) *error = ncclInProgress;
+  if (!comm->state->channel->complete() || comm->pending || (!comm->blocking && comm->questions > 0 && comm->questions-- > 0))
+    *error = ncclInProgress;
   return ncclSuccess;
 }
 
@@ -202,13 +261,14 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) { return comm->blocking ? ncclSuc
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   delete comm;
+  --communicators;
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   comm->state->aborted = true;
-  delete comm;
-  return ncclSuccess;
+  group_aborts.push_back(comm);
+  return group_depth > 0 ? ncclSuccess : finish_aborts();
 }
 
 ncclResult_t ncclGroupStart() {
@@ -218,7 +278,10 @@ ncclResult_t ncclGroupStart() {
 
 ncclResult_t ncclGroupEnd() {
   if (group_depth == 0) return ncclInvalidUsage;
-  return --group_depth > 0 ? ncclSuccess : run_group();
+  if (--group_depth > 0) return ncclSuccess;
+  const ncclResult_t result = run_group();
+  const ncclResult_t aborted = finish_aborts();
+  return result == ncclSuccess ? aborted : result;
 }
 
 ncclResult_t ncclSend(const void* source, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {

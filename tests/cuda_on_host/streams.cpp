@@ -167,6 +167,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void*
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   if (const cudaError_t error = call_error("cudaEventCreateWithFlags"); error != cudaSuccess) return error;
   *event = new CUevent_st;
+  (*event)->state.device = current_device();
   (*event)->state.timed = (flags & cudaEventDisableTiming) == 0;
   return cudaSuccess;
 }
@@ -184,6 +185,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
   const auto stream = queue.stream_of(handle);
   const auto lock = queue.lock();
   EventState& state = event->state;
+  if (state.device != stream->device)
+    return remember(cudaErrorInvalidResourceHandle, "cudaEventRecord of an event of another device than the stream's");
   if (stream->capture) {
     state.capture = stream->capture;
     state.tail = stream->tail;

@@ -7,10 +7,10 @@ using namespace dmuon::testing;
 
 namespace {
 
-constexpr int ranks = 3;
+constexpr int few = 3, grid_ranks = 4;
 
 // Goes on from step 4 for ever; rank 1 is hit by the signal after two more steps. Every rank writes its exit code and when it ended.
-Ended strike(const SmallRun& run, const std::string& signal, const std::string& launcher_options, const std::string& arguments) {
+Ended strike(const SmallRun& run, int ranks, const std::string& signal, const std::string& launcher_options, const std::string& arguments) {
   run.write("rank.sh",
             text("cd ", run.path(""), "\nlines() { wc -l < run/metrics.jsonl; }\nbefore=$(lines)\nenv ", plugins, DMUON_TRAIN,
                  " --config run.json --set output=run --set threads=1 --resume must --set training.steps=1000000 ",
@@ -27,7 +27,7 @@ Ended strike(const SmallRun& run, const std::string& signal, const std::string& 
 double number_in(const SmallRun& run, const std::string& file) { return std::stod(read_file(run.path(file))); }
 
 // What was saved is as it was, and goes on.
-void check_saved(const SmallRun& run, const std::map<std::string, std::string>& saved, const std::string& arguments) {
+void check_saved(const SmallRun& run, int ranks, const std::map<std::string, std::string>& saved, const std::string& arguments) {
   CHECK(run.tensors("run", 4) == saved);
   const Ended resumed =
       run.train(ranks, "run", cuda + "--set evaluation.interval=0 --set training.steps=5 --resume must " + arguments, plugins);
@@ -40,10 +40,10 @@ void check_saved(const SmallRun& run, const std::map<std::string, std::string>& 
 TEST_CASE("ranks notice that a peer on a device has died, end within the deadline, and harm no checkpoint") {
   const SmallRun run;
   const std::string arguments = distribution("stage", "3");
-  REQUIRE(run.train(ranks, "run", cuda + fewer + arguments, plugins).exit_code == 0);
+  REQUIRE(run.train(few, "run", cuda + fewer + arguments, plugins).exit_code == 0);
   const auto saved = run.tensors("run", 4);
   // This launcher ends a job when a rank dies. Here it must not: launchers between hosts need long for it.
-  const Ended ended = strike(run, "KILL", "--enable-recovery", arguments);
+  const Ended ended = strike(run, few, "KILL", "--enable-recovery", arguments);
   INFO(ended.output);
   for (const char* rank : {"0", "2"}) {
     CHECK(number_in(run, text("code.", rank)) == 4);
@@ -52,18 +52,32 @@ TEST_CASE("ranks notice that a peer on a device has died, end within the deadlin
   CHECK(number_in(run, "code.1") == 137);
   CHECK(ended.output.find("did not finish within 4.0s") != std::string::npos);
   CHECK(ended.output.find("No sign of life from rank 1") != std::string::npos);
-  check_saved(run, saved, arguments);
+  check_saved(run, few, saved, arguments);
+}
+
+TEST_CASE("on a grid, where work of one group waits behind another's, all groups end when a peer has died") {
+  const SmallRun run;
+  const std::string arguments = distribution("nodes", "2") + distribution("stage", "3");
+  REQUIRE(run.train(grid_ranks, "run", cuda + fewer + arguments, plugins).exit_code == 0);
+  const auto saved = run.tensors("run", 4);
+  const Ended ended = strike(run, grid_ranks, "KILL", "--enable-recovery", arguments);
+  INFO(ended.output);
+  for (const char* rank : {"0", "2", "3"}) {
+    CHECK(number_in(run, text("code.", rank)) == 4);
+    CHECK(number_in(run, text("time.", rank)) - number_in(run, "struck") < 20);
+  }
+  check_saved(run, grid_ranks, saved, arguments);
 }
 
 TEST_CASE("a peer on a device that is stopped is named at the deadline, the job ends and harms no checkpoint") {
   const SmallRun run;
   const std::string arguments = distribution("stage", "1");
-  REQUIRE(run.train(ranks, "run", cuda + fewer + arguments, plugins).exit_code == 0);
+  REQUIRE(run.train(few, "run", cuda + fewer + arguments, plugins).exit_code == 0);
   const auto saved = run.tensors("run", 4);
-  const Ended ended = strike(run, "STOP", "", arguments);
+  const Ended ended = strike(run, few, "STOP", "", arguments);
   INFO(ended.output);
   CHECK(ended.exit_code == 4);
   CHECK(ended.output.find("did not finish within 4.0s") != std::string::npos);
   CHECK(ended.output.find("No sign of life from rank 1") != std::string::npos);
-  check_saved(run, saved, arguments);
+  check_saved(run, few, saved, arguments);
 }

@@ -124,6 +124,46 @@ TEST_CASE("an operation of a training step that never begins on one rank expires
   }
 }
 
+TEST_CASE("all communicators of a rank are aborted together: one whose work waits behind another's keeps none from it") {
+  const SmallRun run;
+  for (const char* fault : {"send", "all_gather"}) {
+    const Ended ended = run.train(4, text("grid_", fault),
+                                  cuda + fewer + distribution("nodes", "2") + distribution("stage", "3") +
+                                      "--set communication.step_timeout_seconds=4 --set communication.start_timeout_seconds=20 ",
+                                  plugins + text("DMUON_NCCL_ON_HOST_FAULT=1:stop:", fault));
+    INFO(ended.output);
+    CHECK(ended.exit_code == 4);
+    CHECK(ended.output.find("did not finish within 4") != std::string::npos);
+    CHECK(ended.output.find("watchdog") == std::string::npos);
+    CHECK(ended.seconds < 30);
+  }
+}
+
+TEST_CASE("a rank whose NCCL takes no call hears what the others say, and blames nobody at its own deadline") {
+  const SmallRun run;
+  // This launcher ends a job when a rank ends; here each has to end by itself.
+  const auto train = [&](const std::string& output, int deadline, const std::string& faults) {
+    return run_command(
+        text(DMUON_MPIEXEC, " --oversubscribe --bind-to none --enable-recovery -np 2 env ", plugins, "DMUON_NCCL_ON_HOST_FAULT=", faults,
+             " ", DMUON_TRAIN, " --config ", run.path("run.json"), " --set output=", run.path(output), " --set threads=1 ", cuda, fewer,
+             broadcasts, "--set communication.step_timeout_seconds=", deadline, " --set communication.start_timeout_seconds=20"),
+        90);
+  };
+  const Ended told = train("told", 60, "1:pending:send,0:error:send");
+  INFO(told.output);
+  CHECK(told.exit_code != 0);
+  CHECK(count(told.output, "rank 1") > 0);
+  CHECK(told.output.find("gave up: ") != std::string::npos);
+  CHECK(told.output.find("planned by a test") != std::string::npos);
+  CHECK(told.seconds < 30);
+  const Ended alone = train("alone", 4, "1:pending:send");
+  INFO(alone.output);
+  CHECK(alone.exit_code != 0);
+  CHECK(alone.output.find("did not finish within 4") != std::string::npos);
+  CHECK(alone.output.find("NCCL_SOCKET_IFNAME") == std::string::npos);
+  CHECK(alone.seconds < 30);
+}
+
 TEST_CASE("plug-ins that are missing, or not of this build, or not of one build, are refused with the file and the remedy") {
   const SmallRun run;
   const std::string copy = run.path("copy.so");

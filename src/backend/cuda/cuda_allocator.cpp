@@ -31,7 +31,7 @@ class DeviceSource final : public BlockSource {
   explicit DeviceSource(int device) : device_(device) {}
   void* allocate(int64_t bytes) override {
     void* data = nullptr;
-    check(cudaSetDevice(device_), text("CUDA device ", device_));  // the calling thread may have used another
+    check(cudaSetDevice(device_), text("CUDA device ", device_));
     const cudaError_t status = cudaMalloc(&data, static_cast<size_t>(bytes));
     if (status == cudaErrorMemoryAllocation) {
       cudaGetLastError();  // this error is answered here
@@ -42,8 +42,10 @@ class DeviceSource final : public BlockSource {
   }
   void release(void* data) override { cudaFree(data); }
   bool counts_only() const override { return false; }
+  void make_current() const noexcept override { cudaSetDevice(device_); }
   std::pair<int64_t, int64_t> free_and_total() const override {
     size_t free = 0, total = 0;
+    make_current();
     if (cudaMemGetInfo(&free, &total) != cudaSuccess) return {0, 0};
     return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
   }
@@ -57,6 +59,7 @@ class CountingSource final : public BlockSource {
   void* allocate(int64_t) override { return nullptr; }
   void release(void*) override {}
   bool counts_only() const override { return true; }
+  void make_current() const noexcept override {}
   std::pair<int64_t, int64_t> free_and_total() const override { return {0, 0}; }
 };
 
@@ -98,8 +101,10 @@ struct CudaAllocator::State {
   int64_t highest = 0;         // bytes of blocks in use, ever
   BlockStatistics statistics;
 
+  // A tensor may go on any thread, and an event belongs to the device that was current when it was made.
   cudaEvent_t record(cudaStream_t stream) {
     cudaEvent_t event = nullptr;
+    source->make_current();
     if (!spare_events.empty()) {
       event = spare_events.back();
       spare_events.pop_back();

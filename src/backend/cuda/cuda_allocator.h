@@ -36,6 +36,8 @@ class BlockSource {
   virtual void* allocate(int64_t bytes) = 0;
   virtual void release(void* data) = 0;
   virtual bool counts_only() const = 0;
+  // The calling thread may have used another device, or none.
+  virtual void make_current() const noexcept = 0;
   // Bytes that the driver could still give, and those of the device.
   virtual std::pair<int64_t, int64_t> free_and_total() const = 0;
 };

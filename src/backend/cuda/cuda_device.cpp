@@ -72,6 +72,9 @@ bool runs_on(std::string_view architectures, int major, int minor) {
 }
 
 DeviceDescription open_device(int index) {
+  // Read when CUDA is initialised, which the next call does. Streams beyond the number of queues share one, where work that waits for
+  // another process holds up work that has nothing to do with it; the default is 8, and 32 the most. What is set already stays.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   DeviceDescription found;
   cudaDriverGetVersion(&found.driver);  // leaves 0 without a driver
   const int count = count_devices(found.driver);

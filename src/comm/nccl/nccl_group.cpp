@@ -1,7 +1,7 @@
 #include "comm/nccl/nccl_group.h"
 
+#include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <sstream>
 
 #include "comm/backoff.h"
@@ -11,11 +11,9 @@
 namespace dmuon::nccl {
 namespace {
 
-constexpr size_t most_watched = 16;  // operations that a poll looks at
+constexpr size_t most_watched = 16;            // operations that a poll looks at
+constexpr int64_t rounds_between_checks = 32;  // of polling for calls that are not taken yet
 constexpr double goodbye_seconds = 5;
-constexpr int64_t warm_up_elements = 64;
-
-std::string bytes_text(const ncclUniqueId& id) { return std::string(id.internal, sizeof id.internal); }
 
 std::string counts_text(const std::vector<int64_t>& counts) {
   std::string result;
@@ -51,22 +49,6 @@ class CallGroup {
 
 }  // namespace
 
-void Session::abort_groups(const std::string& why) {
-  for (const std::weak_ptr<NcclGroup>& each : groups)
-    if (const std::shared_ptr<NcclGroup> group = each.lock()) group->abort(why);
-}
-
-std::shared_ptr<NcclGroup> NcclGroup::make(std::shared_ptr<Session> session, Communicator& control, std::shared_ptr<Group> group) {
-  auto made = std::make_shared<NcclGroup>(session, std::move(group));
-  made->control_ = &control;
-  made->connect(control);
-  std::erase_if(session->groups, [](const std::weak_ptr<NcclGroup>& each) { return each.expired(); });
-  session->groups.push_back(made);
-  session->backend.supervise(made);
-  made->warm_up();
-  return made;
-}
-
 NcclGroup::NcclGroup(std::shared_ptr<Session> session, std::shared_ptr<Group> group)
     : session_(std::move(session)), group_(std::move(group)) {}
 
@@ -82,8 +64,10 @@ NcclGroup::~NcclGroup() {
   }
   if (state == ncclSuccess)
     ncclCommDestroy(comm_);
-  else
+  else if (finished)  // only saying goodbye takes too long
     ncclCommAbort(comm_);
+  else
+    session_->abort_all(*this, text("because group \"", group_->name(), "\" ended with operations that had not finished"));
 }
 
 bool NcclGroup::failed() const {
@@ -107,71 +91,44 @@ bool NcclGroup::finish(Deadline& deadline) {
   }
 }
 
-// Every rank learns whether all could; a rank that is gone is named by the control operation's deadline.
-void NcclGroup::connect(Communicator& control) {
-  ncclUniqueId id{};
-  std::string failure;
-  if (group_->rank() == 0)
-    if (const ncclResult_t result = ncclGetUniqueId(&id); result != ncclSuccess) failure = error_text(result);
-  control.agree(failure.empty(), failure, ExitCode::communication);
-  const std::string bytes = control.broadcast_text(bytes_text(id), 0);
-  if (bytes.size() != sizeof id.internal)
-    throw CommunicationError(text("group \"", group_->name(), "\": the id of its NCCL communicator came with ", bytes.size(),
-                                  " bytes instead of ", sizeof id.internal, "; start the same program on all ranks"));
-  std::memcpy(id.internal, bytes.data(), sizeof id.internal);
-  try {
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    config.commName = group_->name().c_str();
-    const std::lock_guard lock(mutex_);
-    const ncclResult_t result = ncclCommInitRankConfig(&comm_, group_->size(), id, group_->rank(), &config);
-    if (result != ncclSuccess && result != ncclInProgress) throw CommunicationError(error_text(result));
-    await_ready("creation");
-  } catch (const CommunicationError& error) {
-    failure = error.what();
+// ncclSuccess: NCCL has taken everything. ncclInProgress: it works on it. Else `problem` says what is wrong.
+ncclResult_t NcclGroup::state(std::string& problem) {
+  const std::lock_guard lock(mutex_);
+  if (comm_ == nullptr) {
+    problem = text("its NCCL communicator was aborted ", aborted_);
+    return ncclInvalidUsage;
   }
-  control.agree(failure.empty(), failure, ExitCode::communication);
+  ncclResult_t state = ncclSuccess;
+  if (const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state); asked != ncclSuccess) state = asked;
+  if (state != ncclSuccess && state != ncclInProgress) problem = error_text(state);
+  return state;
 }
 
-// With mutex_. Until NCCL has taken the last call.
-void NcclGroup::await_ready(const char* what) {
+// Until NCCL has taken the calls of `operation`. It may wait for peers in them (who connect, or make room for more calls), so they
+// are listened to, and the mutex is free for others who give up.
+void NcclGroup::await_taken(const Operation& operation) {
   Deadline deadline(group_->deadline_seconds());
-  for (Backoff backoff;; backoff.pause()) {
-    ncclResult_t state = ncclSuccess;
-    if (const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state); asked != ncclSuccess) state = asked;
-    if (state == ncclSuccess) return;
-    if (state != ncclInProgress) throw CommunicationError(error_text(state));
-    if (deadline.passed())
-      throw CommunicationError(text(what, " of the NCCL communicator \"", group_->name(), "\" on ", group_->who(group_->rank()),
-                                    " did not finish within ", format_duration(deadline.seconds()),
-                                    ". Remedy: see that the hosts reach each other (NCCL_SOCKET_IFNAME, NCCL_DEBUG=INFO), or raise the "
-                                    "deadline in the configuration"));
+  std::string problem;
+  int64_t round = 0;
+  for (Backoff backoff; state(problem) == ncclInProgress; backoff.pause()) {
+    if (++round % rounds_between_checks != 0) continue;
+    group_->check();
+    throw_if_another_gave_up(*group_);
+    if (deadline.passed()) expire(*group_, operation, deadline.seconds(), others());
   }
+  if (!problem.empty()) throw CommunicationError(text(place_of(operation), problem));
 }
 
-// Connections that NCCL makes lazily are made now, under the deadline of the start and before anything overlaps: of a ring or
-// tree, and from every rank to every other.
-void NcclGroup::warm_up() {
-  const std::unique_ptr<Stream> stream = backend().make_communication_stream("NCCL warm-up");
-  const int64_t size = group_->size();
-  const Tensor data =
-      backend().allocate({(2 * size + 1) * warm_up_elements}, DType::float32, MemoryCategory::communication, "NCCL warm-up");
-  backend().zero(*stream, data);
-  enter(*stream, {.kind = OperationKind::barrier, .label = "warm-up"}, [&] {
-    call(*stream, "nccl warm-up", {data}, [&](ncclComm_t comm, cudaStream_t handle) {
-      float* values = data.data<float>();
-      check(ncclAllReduce(values, values, warm_up_elements, ncclFloat32, ncclSum, comm, handle));
-    });
-    call(*stream, "nccl warm-up", {data}, [&](ncclComm_t comm, cudaStream_t handle) {
-      float* values = data.data<float>();
-      for (int peer = 0; peer < group_->size(); ++peer) {
-        if (peer == group_->rank()) continue;
-        check(ncclSend(values + (1 + peer) * warm_up_elements, warm_up_elements, ncclFloat32, peer, comm, handle));
-        check(ncclRecv(values + (1 + size + peer) * warm_up_elements, warm_up_elements, ncclFloat32, peer, comm, handle));
-      }
-    });
-  });
-  stream->synchronize();
+// "reduce ... of group "world" on rank 1 (host): "
+std::string NcclGroup::place_of(const Operation& operation) const {
+  return text(operation.describe(), " of group \"", group_->name(), "\" on ", group_->who(group_->rank()), ": ");
+}
+
+std::vector<std::string> NcclGroup::others() const {
+  std::vector<std::string> names;
+  for (int peer = 0; peer < group_->size(); ++peer)
+    if (peer != group_->rank()) names.push_back(group_->who(peer));
+  return names;
 }
 
 void NcclGroup::enter(Stream& stream, Operation operation, const std::function<void()>& body, const std::vector<int64_t>& send_counts,
@@ -229,6 +186,7 @@ void NcclGroup::give_up(const Operation& operation) {
 
 void NcclGroup::call(Stream& stream, const char* name, const std::vector<Tensor>& touched,
                      const std::function<void(ncclComm_t, cudaStream_t)>& calls) {
+  const Operation operation = current_;
   std::string failure;
   backend().enqueue(stream, name, 0, touched, [&](cudaStream_t handle) {
     const std::lock_guard lock(mutex_);
@@ -239,13 +197,16 @@ void NcclGroup::call(Stream& stream, const char* name, const std::vector<Tensor>
       check(started);
       calls(comm_, handle);
       check(group.end());
-      await_ready("a call");
     } catch (const CommunicationError& error) {
-      failure = error.what();
+      failure = text(place_of(operation), error.what());
     }
   });
-  if (!failure.empty())
-    fail(text(current_.describe(), " of group \"", group_->name(), "\" on ", group_->who(group_->rank()), ": ", failure));
+  try {
+    if (failure.empty()) await_taken(operation);
+  } catch (const CommunicationError& error) {
+    failure = error.what();
+  }
+  if (!failure.empty()) fail(failure);
 }
 
 void NcclGroup::check(ncclResult_t result) {
@@ -304,8 +265,9 @@ void NcclGroup::poll() {
     ncclResult_t state = ncclSuccess;
     if (const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state); asked != ncclSuccess) state = asked;
     if (state != ncclSuccess && state != ncclInProgress)
-      failure = text(waiting ? in_flight_.front().operation.describe() : std::string("between operations"), " of group \"", group_->name(),
-                     "\" on ", group_->who(group_->rank()), ": ", error_text(state));
+      failure =
+          waiting ? text(place_of(in_flight_.front().operation), error_text(state))
+                  : text("between operations of group \"", group_->name(), "\" on ", group_->who(group_->rank()), ": ", error_text(state));
     for (size_t i = 0; i < std::min(in_flight_.size(), most_watched) && limit == 0; ++i) {
       InFlight& entry = in_flight_[i];
       if (!entry.begun.done() || (!entry.entering && entry.ended.done())) continue;
@@ -318,20 +280,17 @@ void NcclGroup::poll() {
   try {
     throw_if_another_gave_up(*group_);
     if (limit == 0) return;
-    std::vector<std::string> others;
-    for (int peer = 0; peer < group_->size(); ++peer)
-      if (peer != group_->rank()) others.push_back(group_->who(peer));
-    expire(*group_, expired, limit, others);
+    expire(*group_, expired, limit, others());
   } catch (const CommunicationError& error) {
     fail(error.what());
   }
 }
 
-void NcclGroup::abort(const std::string& why) {
+ncclComm_t NcclGroup::give_up_communicator(const std::string& why) {
   const std::lock_guard lock(mutex_);
-  if (comm_ == nullptr) return;
-  ncclCommAbort(std::exchange(comm_, nullptr));
+  if (comm_ == nullptr) return nullptr;
   aborted_ = why;
+  return std::exchange(comm_, nullptr);
 }
 
 // Tells the other ranks first: aborting may take a while.
@@ -342,9 +301,7 @@ void NcclGroup::fail(const std::string& message) {
   } catch (const CommunicationError& error) {
     recorded = error.what();
   }
-  const std::string why = text("after a failure of group \"", group_->name(), "\": ", recorded);
-  session_->abort_groups(why);
-  abort(why);  // also before it is in the list
+  session_->abort_all(*this, text("after a failure of group \"", group_->name(), "\": ", recorded));
   throw CommunicationError(recorded);
 }
 

@@ -2,8 +2,8 @@
 //
 // It never blocks inside NCCL: the communicator is a non-blocking one, every call is followed up by polling. Operations are
 // watched by whoever waits for the device (cuda::Supervisor): an asynchronous error, an operation that does not finish
-// within its deadline, or another rank that gave up ends in ncclCommAbort for all groups of the process, which lets the
-// streams run dry, and in CommunicationError from that wait and everything after it.
+// within its deadline, or another rank that gave up ends in ncclCommAbort for all groups of the process at once, which lets
+// the streams run dry, and in CommunicationError from that wait and everything after it.
 #pragma once
 
 #include <nccl.h>
@@ -14,28 +14,15 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "backend/cuda/cuda_backend.h"
 #include "comm/deadline.h"
 #include "comm/group.h"
+#include "comm/nccl/nccl_session.h"
 #include "comm/operation.h"
 
 namespace dmuon::nccl {
-
-class NcclGroup;
-
-// What all groups of a process share.
-struct Session {
-  cuda::CudaBackend& backend;
-  std::thread::id thread = std::this_thread::get_id();  // the one that may enter operations
-  bool check_calls = false;                             // compare every operation with the other ranks' before it starts
-  std::vector<std::weak_ptr<NcclGroup>> groups = {};
-
-  // `why` follows "was aborted" in what they say from then on; the first one counts.
-  void abort_groups(const std::string& why);
-};
 
 class NcclGroup final : public cuda::Supervisor, public std::enable_shared_from_this<NcclGroup> {
  public:
@@ -61,7 +48,8 @@ class NcclGroup final : public cuda::Supervisor, public std::enable_shared_from_
   void describe_next(std::string what) { next_label_ = std::move(what); }
 
   void poll() override;
-  void abort(const std::string& why);
+  // Its communicator for the caller to abort; null where it has none any more.
+  ncclComm_t give_up_communicator(const std::string& why);
 
  private:
   struct InFlight {
@@ -74,7 +62,11 @@ class NcclGroup final : public cuda::Supervisor, public std::enable_shared_from_
 
   void connect(Communicator& control);
   void warm_up();
-  void await_ready(const char* what);
+  ncclResult_t state(std::string& problem);
+  void await_created();
+  void await_taken(const Operation& operation);
+  std::string place_of(const Operation& operation) const;
+  std::vector<std::string> others() const;
   void compare_calls(const Operation& operation, const std::vector<int64_t>& send_counts, const std::vector<int64_t>& receive_counts);
   std::vector<InFlight> retire();
   bool failed() const;

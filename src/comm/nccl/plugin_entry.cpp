@@ -37,15 +37,19 @@ std::string unusable(const cuda::CudaBackend* backend, bool several_processes) {
               "; let DMUON_CUDA_PLUGIN and DMUON_NCCL_PLUGIN name files of one build, or neither");
 }
 
+// Before NCCL's first call, which reads the environment: a process has several communicators on one device, whose kernels wait for
+// peers; without an order of their launches two ranks may each run first what the other runs second. What is set already stays.
+void order_launches() { setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0); }
+
 Communicator* make(Backend& backend, Communicator& world) {
   auto* cuda = dynamic_cast<cuda::CudaBackend*>(&backend);
   auto* peers = dynamic_cast<PeerCommunicator*>(&world);
   const std::string problem = unusable(cuda, peers != nullptr);
   world.agree(problem.empty(), problem, ExitCode::device);
   require_own_devices(*cuda, world);
+  order_launches();
   const char* checked = std::getenv("DMUON_CHECK_COLLECTIVES");
-  auto session = std::make_shared<Session>(Session{.backend = *cuda});
-  session->check_calls = checked != nullptr && std::string(checked) == "1";
+  auto session = std::make_shared<Session>(*cuda, checked != nullptr && std::string(checked) == "1");
   return new NcclCommunicator(session, *peers, nullptr);
 }
 
