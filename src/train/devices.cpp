@@ -12,6 +12,7 @@
 #include "dmuon/core/json.h"
 #include "dmuon/core/text.h"
 #include "train/agreement.h"
+#include "train/visible_devices.h"
 
 namespace dmuon {
 namespace {
@@ -31,24 +32,17 @@ const char* plugin_override() {
 
 Path cuda_plugin() { return plugin_override() != nullptr ? Path(plugin_override()) : library_directory() / "libdmuon_cuda.so"; }
 
-// The launcher may have given every rank a list of its own.
-bool sees_one_device() {
-  const char* list = std::getenv("CUDA_VISIBLE_DEVICES");
-  return list != nullptr && *list != '\0' && std::string(list).find(',') == std::string::npos;
-}
-
 bool is_there(const Path& path) {
   std::error_code ignored;
   return std::filesystem::exists(path, ignored);
 }
 
-std::unique_ptr<Backend> open_cuda(BackendOptions options) {
+std::unique_ptr<Backend> open_cuda(const BackendOptions& options) {
   const Path plugin = cuda_plugin();
   if (!is_there(plugin))
     throw DeviceError(plugin_override() != nullptr
                           ? text("the file ", plugin.string(), " that DMUON_CUDA_PLUGIN names is missing")
                           : text("this build has no CUDA backend (", plugin.string(), " is missing): build on a machine with nvcc"));
-  if (sees_one_device()) options.device = 0;
   return open_backend_plugin(plugin.string(), options);
 }
 
@@ -104,10 +98,21 @@ std::string without_own_device(const Communicator& world, const std::vector<Rank
     if (mine.identity.empty()) continue;
     const auto [owner, fresh] = owners.emplace(world.host(rank) + " " + mine.identity, rank);
     if (!fresh)
-      return text("ranks ", owner->second, " and ", rank, " on ", world.host(rank), " use one GPU (", mine.identity,
-                  "): start at most one rank per GPU, with CUDA_VISIBLE_DEVICES unset or different for every rank");
+      return text(
+          "ranks ", owner->second, " and ", rank, " on ", world.host(rank), " use one GPU (", mine.identity,
+          "): start at most one rank per GPU; CUDA_VISIBLE_DEVICES may be unset or the same for all ranks of a host, which then share "
+          "out what it lists, or leave every rank a GPU of its own");
   }
   return "";
+}
+
+// The number, among the GPUs that this rank sees, of the one that it takes. Collective.
+int share_of(Communicator& world) {
+  const char* list = std::getenv("CUDA_VISIBLE_DEVICES");
+  std::vector<VisibleDevices> ranks;
+  for (const std::string& told : world.all_gather_text(list == nullptr ? "" : text('=', list)))
+    ranks.push_back({world.host(static_cast<int>(ranks.size())), told.empty() ? std::nullopt : std::optional(told.substr(1))});
+  return share_out_devices(ranks)[static_cast<size_t>(world.rank())];
 }
 
 ChosenDevice choose_automatically(const BackendOptions& options) {
@@ -149,13 +154,8 @@ std::string describe_device_memory(const Backend& backend) {
               format_bytes(memory.total), " free");
 }
 
-int rank_on_host(const Communicator& world) {
-  int before = 0;
-  for (int rank = 0; rank < world.rank(); ++rank) before += world.host(rank) == world.host(world.rank());
-  return before;
-}
-
-ChosenDevice choose_device_together(Communicator& world, const std::string& device, const BackendOptions& options) {
+ChosenDevice choose_device_together(Communicator& world, const std::string& device, BackendOptions options) {
+  if (world.size() > 1) options.device = share_of(world);
   ChosenDevice chosen;
   agreed(world, [&] { chosen = choose_device(device, options); });
   if (world.size() == 1) return chosen;

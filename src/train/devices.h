@@ -17,8 +17,8 @@ struct ChosenDevice {
 
 // "cpu": the CPU backend. "cuda": the plug-in libdmuon_cuda.so beside the library, or the file that the environment variable
 // DMUON_CUDA_PLUGIN names (empty: none). "auto": CUDA where a device can be used, else the CPU. "reference": the plug-in
-// libdmuon_reference.so beside the library. `options.device` counts the ranks of this host from 0 and chooses the GPU of
-// that number; a process that may use one GPU only (CUDA_VISIBLE_DEVICES) takes that one.
+// libdmuon_reference.so beside the library. `options.device` is the GPU's number among those that this process sees
+// (CUDA_VISIBLE_DEVICES).
 // DeviceError names what is missing.
 ChosenDevice choose_device(const std::string& device, const BackendOptions& options);
 inline std::unique_ptr<Backend> make_backend(const std::string& device, const BackendOptions& options) {
@@ -29,11 +29,9 @@ inline std::unique_ptr<Backend> make_backend(const std::string& device, const Ba
 // backend without a device of its own.
 std::string describe_device_memory(const Backend& backend);
 
-// The number of this rank among those of its host.
-int rank_on_host(const Communicator& world);
-
-// choose_device on every rank of a job, then agreed: with "auto" either every rank has a GPU of its own, or all use the CPU, and
+// choose_device on every rank of a job, each with the GPU that train/visible_devices.h gives it instead of `options.device`, then
+// agreed: with "auto" either every rank has a GPU of its own, or all use the CPU, and
 // `found` says why; with "cuda" two ranks of a host on one GPU are an error, the same on every rank (AgreedError). Collective.
-ChosenDevice choose_device_together(Communicator& world, const std::string& device, const BackendOptions& options);
+ChosenDevice choose_device_together(Communicator& world, const std::string& device, BackendOptions options);
 
 }  // namespace dmuon

@@ -103,7 +103,6 @@ int run_on_grid(const TrainArguments& arguments, const Configuration& configurat
   install_stop_signals();
   BackendOptions options;
   options.threads = threads;
-  options.device = rank_on_host(launched.communicator());
   const ChosenDevice chosen = choose_device_together(hosts, configuration.device, options);
   Backend* const backend = chosen.backend.get();
   if (hosts.rank() == 0) log_information(chosen.found);

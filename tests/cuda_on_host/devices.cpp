@@ -102,7 +102,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   p->warpSize = 32;
   p->totalGlobalMem = device_memory_bytes();
   p->sharedMemPerBlock = 48 * 1024;
-  p->sharedMemPerBlockOptin = most_shared_bytes;
+  p->sharedMemPerBlockOptin = static_cast<size_t>(setting("CUDA_ON_HOST_SHARED", most_shared_bytes));
   p->sharedMemPerMultiprocessor = 228 * 1024;
   p->maxThreadsPerBlock = 1024;
   p->maxThreadsPerMultiProcessor = 2048;

@@ -51,6 +51,17 @@ TEST_CASE("each stream keeps its order and polled work lets others go on") {
   CHECK(polls > 0);
 }
 
+TEST_CASE("an event is recorded in streams of the device that was current when it was made") {
+  StreamHandle stream;
+  cudaEvent_t other = nullptr;
+  REQUIRE(cudaSetDevice(1) == cudaSuccess);
+  REQUIRE(cudaEventCreateWithFlags(&other, cudaEventDisableTiming) == cudaSuccess);
+  REQUIRE(cudaSetDevice(0) == cudaSuccess);
+  CHECK(cudaEventRecord(other, stream) == cudaErrorInvalidResourceHandle);
+  cudaGetLastError();
+  CHECK(cudaEventDestroy(other) == cudaSuccess);
+}
+
 TEST_CASE("events: unrecorded ones are over, recorded ones when their work is, and they measure time") {
   StreamHandle stream;
   EventHandle begin, end, unrecorded;

@@ -62,6 +62,14 @@ TEST_CASE("a device that fails ends the run with what failed, and the checkpoint
   CHECK(run.train(1, "run", small + resume, on_stand_in, 120).exit_code == 0);
 }
 
+TEST_CASE("heads that need more shared memory than a device has are refused with their width and the remedy") {
+  const SmallRun run;
+  const std::string sm_86 = on_stand_in + "CUDA_ON_HOST_SHARED=101376",
+                    cuda = "--set device=cuda --set training.steps=1 --set model.heads=1 ";
+  check_fails(run, "wide", cuda + "--set model.width=80", sm_86, {"heads of width 80 in float32", "has 99 KiB", "64 or less", "bfloat16"});
+  CHECK(run.train(1, "narrow", small + cuda + "--set model.width=64", sm_86, 120).exit_code == 0);
+}
+
 TEST_CASE("a dry run for a GPU needs none") {
   const SmallRun run;
   const Ended ended = run.train(1, "dry", small + "--set device=cuda --dry-run", on_stand_in + "CUDA_ON_HOST_FAIL=driver:1", 120);

@@ -13,6 +13,7 @@
 #include "train/metrics.h"
 #include "train/run.h"
 #include "train/step_clock.h"
+#include "train/visible_devices.h"
 #include "train/votes.h"
 
 using namespace dmuon;
@@ -255,4 +256,24 @@ TEST_CASE("every instant of a step belongs to one phase") {
   CHECK(spans[0].name == "forward");
   CHECK(spans[1].name == "update");
   CHECK(spans[0].end == spans[1].start);
+}
+
+TEST_CASE("ranks of a host share out the GPUs they see, whatever lists a launcher gave them") {
+  using Lists = std::vector<std::optional<std::string>>;
+  const auto places = [](const Lists& lists, const std::vector<std::string>& hosts = {}) {
+    std::vector<VisibleDevices> ranks;
+    for (const auto& list : lists) ranks.push_back({hosts.empty() ? "a" : hosts[ranks.size()], list});
+    return share_out_devices(ranks);
+  };
+  const std::optional<std::string> unset;
+  CHECK(places({unset, unset, unset}) == std::vector<int>{0, 1, 2});
+  CHECK(places({unset, unset, unset}, {"a", "b", "a"}) == std::vector<int>{0, 0, 1});
+  CHECK(places({"4,5,6", "4,5,6", "4,5,6"}) == std::vector<int>{0, 1, 2});
+  CHECK(places({"2", "3", "4"}) == std::vector<int>{0, 0, 0});
+  CHECK(places({"2,3", "4,5", "6,7"}) == std::vector<int>{0, 0, 0});
+  CHECK(places({"0,1", "1,0", "1, 2"}) == std::vector<int>{0, 0, 1});
+  CHECK(places({"0", unset, "GPU-8a,GPU-8b", "GPU-8a,GPU-8b"}) == std::vector<int>{0, 1, 0, 1});
+  // None left, and none at all.
+  CHECK(places({"3", "3"}) == std::vector<int>{0, 0});
+  CHECK(places({"", "-1,0", "0,,1", "0,,1"}) == std::vector<int>{0, 0, 0, 0});
 }

@@ -187,10 +187,11 @@ void launch_attention_backward(const AttentionTask<typename Tiles::Element>& a, 
   constexpr size_t statistics = 4 * Tiles::columns * sizeof(float);
   const size_t mask = mask_bytes<Tiles>(a.dropout);
   const int64_t query_tiles = (a.queries + Tiles::rows - 1) / Tiles::rows, key_tiles = (a.keys + Tiles::rows - 1) / Tiles::rows;
-  launch({of_query, grid_of(of_query, a.batch * a.heads * query_tiles), dim3(attention_threads), bytes + mask, stream},
-         attention_query_gradient_kernel<Tiles>, a);
-  launch({of_key, grid_of(of_key, a.batch * a.key_heads * key_tiles), dim3(attention_threads), bytes + statistics + mask, stream},
-         attention_key_gradient_kernel<Tiles>, a);
+  const Launch query{of_query, grid_of(of_query, a.batch * a.heads * query_tiles), dim3(attention_threads), bytes + mask, stream};
+  const Launch key{of_key, grid_of(of_key, a.batch * a.key_heads * key_tiles), dim3(attention_threads), bytes + statistics + mask, stream};
+  for (const Launch& how : {query, key}) require_attention_memory(how, a.D, sizeof(typename Tiles::Element) == 2);
+  launch(query, attention_query_gradient_kernel<Tiles>, a);
+  launch(key, attention_key_gradient_kernel<Tiles>, a);
 }
 
 }  // namespace dmuon::cuda

@@ -101,8 +101,9 @@ void launch_attention_forward(const AttentionTask<typename Tiles::Element>& a, c
   constexpr size_t bytes =
       (Tiles::rows + 4 * Tiles::columns) * Tiles::stride * sizeof(typename Tiles::Stored) + Tiles::scratch_floats * sizeof(float);
   const int64_t tiles = (a.queries + Tiles::rows - 1) / Tiles::rows;
-  launch({name, grid_of(name, a.batch * a.heads * tiles), dim3(attention_threads), bytes + mask_bytes<Tiles>(a.dropout), stream},
-         attention_forward_kernel<Tiles>, a);
+  const Launch how{name, grid_of(name, a.batch * a.heads * tiles), dim3(attention_threads), bytes + mask_bytes<Tiles>(a.dropout), stream};
+  require_attention_memory(how, a.D, sizeof(typename Tiles::Element) == 2);
+  launch(how, attention_forward_kernel<Tiles>, a);
 }
 
 }  // namespace dmuon::cuda

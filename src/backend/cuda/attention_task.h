@@ -1,6 +1,7 @@
 // What the kernels of attention share: the problem as they see it, tiles of the dropout mask, and their launches.
 #pragma once
 
+#include "backend/cuda/attention_memory.h"
 #include "backend/cuda/attention_tiles.h"
 #include "backend/cuda/dropout.h"
 
