@@ -3,8 +3,10 @@
 #include <array>
 #include <cstring>
 
+#include "backend/cuda/cuda_allocator.h"
 #include "comm/backoff.h"
 #include "comm/nccl/nccl_group.h"
+#include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
 
 namespace dmuon::nccl {
@@ -75,10 +77,13 @@ void NcclGroup::warm_up() {
   const std::unique_ptr<Stream> stream = backend().make_communication_stream("NCCL warm-up");
   const int64_t size = group_->size(), rank = group_->rank();
   const int64_t most = std::max(warm_up_elements.back(), (2 * size + 1) * warm_up_elements.front());
-  const Tensor data = backend().allocate({most}, DType::float32, MemoryCategory::communication, "NCCL warm-up");
-  backend().zero(*stream, data);
-  float* const values = data.data<float>();
-  const auto use = [&](const std::function<void(ncclComm_t, cudaStream_t)>& calls) { call(*stream, "nccl warm-up", {data}, calls); };
+  // Beside the allocator, whose cache and report would keep it.
+  const auto source = cuda::make_device_source(backend().device().index);
+  const auto release = [&](void* data) { source->release(data); };
+  const std::unique_ptr<void, decltype(release)> data(source->allocate(most * static_cast<int64_t>(sizeof(float))), release);
+  if (data == nullptr) throw DeviceError(text("no memory of the device is left to warm NCCL up, ", most * 4, " bytes"));
+  auto* const values = static_cast<float*>(data.get());
+  const auto use = [&](const std::function<void(ncclComm_t, cudaStream_t)>& calls) { call(*stream, "nccl warm-up", {}, calls); };
   enter(*stream, {.kind = OperationKind::barrier, .label = "warm-up"}, [&] {
     for (const int64_t wanted : warm_up_elements) {
       const int64_t share = std::max<int64_t>(1, wanted / size), all = share * size;
