@@ -117,7 +117,7 @@ Json::Array run(const Arguments& arguments) {
              text(best.form, ": ", milliseconds(best.result.a_seconds), " beside ", milliseconds(best.result.b_seconds)));
     const DeviceRatio update = comparisons.update(gpt2_matrices(small));
     bars.add("Newton-Schulz update, direct form of the library / own", 1.0 / update.result.ratio.median, "at least", 2.0,
-             text(milliseconds(update.result.a_seconds), " beside ", milliseconds(update.result.b_seconds)));
+             text(milliseconds(update.result.a_seconds), " beside ", milliseconds(update.result.b_seconds), ", ", update.library_form));
   }
   const std::vector<std::string> common = overrides_of(arguments);
   const auto batches = arguments.own.find("batches");

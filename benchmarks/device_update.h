@@ -1,6 +1,7 @@
 // Comparisons on a device with DeviceUpdates, for the benchmarks `device-update`, `newton-schulz --device` and `device-bars`.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -12,9 +13,10 @@
 
 namespace dmuon::bench {
 
-// Times of work of this project beside the library's, by events of the device.
+// Times of work of this project beside the library's, by events of the device. Both are recorded once and replayed. Where the library
+// can be called in several ways, each is compared with the own work, and the one that was fastest beside it is told.
 struct DeviceRatio {
-  std::string work, form;
+  std::string work, form, library_form;
   double flops = 0;  // of the own work
   Comparison result;
 };
@@ -33,12 +35,18 @@ class DeviceComparisons {
   DeviceRatio update(const std::vector<Shape>& shapes);
 
  private:
-  void direct_update(const MuonOptions& options, std::span<const UpdateItem> items);
+  // `queue` touches `tensors` only.
+  struct LibraryWork {
+    std::string form;
+    std::vector<Tensor> tensors;
+    std::function<void()> queue;
+  };
+  // Compares `own` with the recorded library, and takes that into `best` if the library did better than before.
+  void take_if_faster(DeviceRatio& best, const std::function<void()>& own, const LibraryWork& library);
 
   Arguments arguments_;
   Backend& backend_;
   DeviceUpdates* device_;
-  Tensor hyper_;
 };
 
 // 2304 x 768, 768 x 768, 3072 x 768 and 768 x 3072 for each of 12 layers; of one narrow layer when `small`.

@@ -280,6 +280,7 @@ Json::Array run_on_device(const Arguments& arguments) {
     row.set("matrix", each == "gpt2" ? "GPT-2 124M, whole update" : found.work);
     row.set("batch", batch);
     row.set("form", found.form);
+    row.set("library_form", found.library_form);
     row.set("milliseconds", found.result.a_seconds * 1e3);
     row.set("library_milliseconds", found.result.b_seconds * 1e3);
     row.set("speedup", 1.0 / ratio.median);

@@ -3,7 +3,8 @@
 # installed, and the device benchmarks; prints one table and writes it as JSON.
 #   scripts/gpu_check.sh [--build-only] [--output DIR]      DMUON_JOBS: compile jobs (default: processors)
 #     --build-only   without a device: the header-only build links the library, its plug-ins, dmuon_train, dmuon_bench and a device test
-# It ends within DMUON_GPU_TIME seconds (default 470): a step gets no more than what is left, and one that gets nothing has failed.
+# It ends within DMUON_GPU_TIME seconds (default 470): a step gets no more than what is left, and one that gets nothing has failed. Of
+# these, 90 are kept for the tests and 90 for the bars, whatever the build takes.
 #   scripts/gpu_check.sh --prepare      copies the header-only dependencies into build/gpu_headers, on a machine that has them
 # The machine with the GPU needs nvcc, cmake and a C++ compiler, none of Debian's packages: copy the tree with build/gpu_headers
 # there. No oneDNN, MPI or CBC: products of the host use the built-in kernels, and a job has one rank.
@@ -11,7 +12,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 headers=build/gpu_headers build=build/gpu output=build/gpu_check build_only=0
-usage() { sed -n '2,9p' "$0" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,10p' "$0" | sed 's/^# \{0,1\}//'; }
 
 prepare() {
   rm -rf "$headers"
@@ -37,7 +38,8 @@ while (($#)); do
 done
 [[ -d $headers ]] || prepare
 mkdir -p "$output"
-begin=$SECONDS total=${DMUON_GPU_TIME:-470}
+begin=$SECONDS total=${DMUON_GPU_TIME:-470} reserve=0  # seconds that the next step leaves for later ones
+bars_time=90 tests_time=90
 rows=()
 row() { rows+=("$1|$2|$3"); }  # what|outcome|seconds
 
@@ -58,7 +60,7 @@ finish() {
 }
 
 timed() {  # timed NAME LIMIT COMMAND...: runs it, keeps its output, adds a row
-  local what=$1 limit=$2 start=$SECONDS outcome=passed left=$((begin + total - SECONDS))
+  local what=$1 limit=$2 start=$SECONDS outcome=passed left=$((begin + total - reserve - SECONDS))
   shift 2
   ((build_only || limit < left)) || limit=$left
   ((limit > 0)) || { row "$what" failed 0; echo "gpu_check: no time is left for: $what" >&2; return 1; }
@@ -72,9 +74,20 @@ timed() {  # timed NAME LIMIT COMMAND...: runs it, keeps its output, adds a row
 
 generator=()
 command -v ninja >/dev/null && generator=(-G Ninja)
-architectures=${DMUON_CUDA_ARCHITECTURES:-80;90}
-if ((!build_only)) && command -v nvidia-smi >/dev/null; then
-  architectures=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
+# Only the present device's architecture, unless told otherwise: kernels are most of the build.
+architectures=${DMUON_CUDA_ARCHITECTURES:-}
+if [[ -z $architectures ]]; then
+  architectures="80;90"
+  if ((!build_only)); then
+    found=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>&1) || true
+    first=${found%%$'\n'*}
+    if [[ $first =~ ^[0-9]+\.[0-9]+$ ]]; then
+      architectures=${first/./}
+    else
+      row "nvidia-smi names the device" failed 0
+      echo "gpu_check: nvidia-smi does not say what the device is, building for $architectures: ${first:-no output}" >&2
+    fi
+  fi
 fi
 # Tests share their objects' flags: one that runs kernels of the device proves that all of them would link.
 targets=(dmuon_cuda dmuon_reference dmuon_train dmuon_bench)
@@ -82,6 +95,7 @@ if ((build_only)); then targets+=(test_device_kernels); else targets+=(gpu_tests
 build_all() {
   cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DDMUON_CUDA=ON "-DDMUON_CUDA_ARCHITECTURES=$architectures" \
     -DDMUON_ONEDNN=OFF -DDMUON_MPI=OFF -DDMUON_CBC=OFF -DDMUON_UNICODE=OFF -DDMUON_GPU_TESTS=ON "-DDMUON_HEADER_ONLY=$PWD/$headers" &&
+    if cmake --build "$build" --target help | grep -Eq '(^|[ .])dmuon_nccl(:|$)'; then targets+=(dmuon_nccl); fi &&
     cmake --build "$build" --parallel "${DMUON_JOBS:-$(nproc)}" --target "${targets[@]}"
 }
 # Registers, stack and spills of every kernel, from what the compiler said while it built them; kept where nothing was rebuilt.
@@ -99,18 +113,23 @@ resources() {
   rm -f "$report.new"
   if [[ -e $report ]]; then cp "$report" "$output/"; fi
 }
-timed build "${DMUON_GPU_BUILD_LIMIT:-$((build_only ? 1800 : 300))}" build_all || { finish; exit 1; }
+reserve=$((bars_time + tests_time))
+timed build "${DMUON_GPU_BUILD_LIMIT:-1800}" build_all || { finish; exit 1; }
 resources
+if grep -q 'dmuon: NCCL yes' "$output/build.txt"; then nccl=built; else nccl="not there"; fi
+row "plug-in of NCCL" "$nccl" 0
 if ((build_only)); then finish; exit; fi
 
 # The bars of docs/gpu.md, one row each; before everything else, so that they never lack the time.
-if timed "benchmark device-bars" 150 "$build/dmuon_bench" device-bars --config configs/bench_gpt2_124m.json --pairs 7 \
+reserve=$tests_time
+if timed "benchmark device-bars" "$bars_time" "$build/dmuon_bench" device-bars --config configs/bench_gpt2_124m.json --pairs 7 \
   --json "$output/device_bars.json"; then
   field() { sed -n "s/^ *\"$1\": \"\{0,1\}\([^\"]*[^\",]\)\"\{0,1\},\{0,1\}$/\1/p" "$output/device_bars.json"; }
   while IFS='|' read -r bar found wanted verdict; do
     row "$bar: $(printf %.4g "$found"), wanted $wanted" "$verdict" 0
   done < <(paste -d '|' <(field bar) <(field found) <(field wanted) <(field verdict))
 fi
+reserve=0
 timed "tests labelled gpu" 240 ctest --test-dir "$build" -L gpu --output-on-failure || true
 if command -v compute-sanitizer >/dev/null; then
   timed "compute-sanitizer memcheck" 90 env DMUON_TEST_DEVICE=cuda "DMUON_CUDA_PLUGIN=$build/libdmuon_cuda.so" compute-sanitizer \
