@@ -16,7 +16,6 @@ namespace dmuon::bench {
 namespace {
 
 constexpr int64_t chunk = 16384;  // of sums of squares
-constexpr int products_of_recording = 8;
 
 Tensor half_matrix(Backend& backend, const Shape& shape, double deviation) {
   return random_tensor(backend, shape, deviation, DType::float16);
@@ -58,7 +57,8 @@ std::vector<DeviceRatio> DeviceComparisons::symmetric(int64_t n, int64_t k, bool
   Stream& stream = backend_.compute_stream();
   const std::vector<Tensor> own_tensors{own.a[0], own.d[0]}, full_tensors{full.a, full.c};
   // One product is too short to be started by itself.
-  const auto repeated = [](const auto& queue) {
+  const int products_of_recording = arguments_.own.contains("small") ? 1 : 8;
+  const auto repeated = [&](const auto& queue) {
     for (int i = 0; i < products_of_recording; ++i) queue();
   };
   std::vector<DeviceRatio> found;

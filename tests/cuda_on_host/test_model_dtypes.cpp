@@ -195,6 +195,7 @@ TEST_CASE("embedding and loss in float32 and bfloat16, aligned or not") {
   in_both_dtypes([](ModelCase& c) {
     embedding(c, 2, 5, 7, 11);
     embedding(c, 3, 40, 72, 2500);
+    embedding(c, 4, 75, 8, 3);  // frequent rows
     loss(c, 9, 7, 7);
     loss(c, 5, 1032, 1029);
   });

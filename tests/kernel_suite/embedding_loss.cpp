@@ -101,6 +101,14 @@ OutputBits compare_embedding_loss_kernels(Backend& tested, Backend& reference, c
       embedding(compare, {.B = 3, .T = 5, .C = C, .V = 40, .positions = false, .accumulate = accumulate});
       embedding(compare, {.B = 3, .T = 5, .C = C, .dropout = 0.3, .accumulate = accumulate});
     }
+  // Frequent rows, which the CUDA backend adds in segments of 64: one short of a second segment and one over, all tokens equal, and
+  // several frequent rows behind one another.
+  for (int64_t C : precision.thorough() ? Sizes{7, 72} : Sizes{7})
+    for (bool accumulate : {false, true}) {
+      for (int64_t T : {64, 65, 128, 201})
+        embedding(compare, {.B = 1, .T = T, .C = C, .V = 1, .positions = false, .accumulate = accumulate});
+      embedding(compare, {.B = 5, .T = 67, .C = C, .V = 3, .dropout = 0.3, .accumulate = accumulate});
+    }
   for (int64_t rows : row_counts)
     for (auto [columns, classes] : columns_and_classes)
       for (double deviation : {1.0, 20.0})

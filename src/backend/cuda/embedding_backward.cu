@@ -6,18 +6,25 @@
 //   members     the n that name v, from start[v] on, in the order in which the device got there
 //   ordered     the same in the order of n: each takes the place after those smaller than itself
 //
+// A row with more than `segment` members, as frequent words have, is added in segments of that many by a block each, and the
+// segments' sums in their order. So the bits depend on the members of a row alone. Segment j of row v has number
+// start[v] / (segment / 2) + j: a row of c > segment members has at most c / (segment / 2) segments, so no two share a number.
+//
 // Cost: a few integers per n and per row, then one read of d_output and one write of every row (accumulating: read and write of
 // the named rows). For 50257 rows of 768 floats and 16384 tokens in bfloat16: 25 MB read, 154 MB written, under 1 MB for the
-// order. Ordering compares within a row's members: at most N^2 comparisons when all n name one row.
+// order. Ordering compares within a row's members, 32 at a time: at most N^2 comparisons when all n name one row.
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/dropout.h"
 #include "backend/cuda/elements.h"
+#include "dmuon/core/checked.h"
 
 namespace dmuon::cuda {
 namespace {
 
 constexpr unsigned threads = 256;
 constexpr unsigned scan_threads = 1024;
+constexpr unsigned warp = 32;
+constexpr int32_t segment = 64;
 
 __device__ inline int64_t my_index() { return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
 
@@ -53,33 +60,73 @@ __global__ void collect_members_kernel(const int32_t* indices, int64_t n, const 
   members[start[v] + atomicAdd(taken + v, 1)] = static_cast<int32_t>(my_index());
 }
 
+// A warp takes an n: one that names a frequent row meets many.
 __global__ void order_members_kernel(const int32_t* indices, int64_t n, const int32_t* start, const int32_t* count, const int32_t* members,
                                      int32_t* ordered) {
-  if (my_index() >= n) return;
-  const int32_t v = indices[my_index()], first = start[v];
+  const int64_t mine = my_index() / warp;
+  if (mine >= n) return;
+  const int32_t v = indices[mine], first = start[v], found = count[v], lane = static_cast<int32_t>(threadIdx.x % warp);
   int32_t smaller = 0;
-  for (int32_t i = 0; i < count[v]; ++i) smaller += members[first + i] < my_index();
-  ordered[first + smaller] = static_cast<int32_t>(my_index());
+  for (int32_t i = lane; i < found; i += static_cast<int32_t>(warp)) smaller += members[first + i] < mine;
+  for (int by = 16; by > 0; by /= 2) smaller += __shfl_xor_sync(~0u, smaller, by);
+  if (lane == 0) ordered[first + smaller] = static_cast<int32_t>(mine);
 }
 
-// A block takes a row of the table.
+__device__ inline int64_t first_segment(int32_t start) { return start / (segment / 2); }
+__device__ inline int32_t segments_of(int32_t members) { return (members + segment - 1) / segment; }
+
+// Pack k of the sum of d_output over `count` members, one after another.
+template <class T, bool aligned>
+__device__ inline Pack<T> sum_of_members(const T* d_output, const int32_t* members, int32_t count, int64_t k, int64_t columns,
+                                         const Dropout& dropout) {
+  constexpr int width = Pack<T>::size;
+  Pack<T> sum{};
+#pragma unroll 4
+  for (int32_t i = 0; i < count; ++i) {
+    const int64_t row = members[i] * columns;
+    const Pack<T> d = load_pack<T, aligned>(d_output + row, k, columns);
+    const DropoutFactors factor(dropout, row + k * width);
+    for (int j = 0; j < width; ++j)
+      if (inside<T, aligned>(k, j, columns)) sum.at[j] += factor(j) * d.at[j];
+  }
+  return sum;
+}
+
+// A block takes the segment of its number, if there is one: the member in the middle of it is that of this row.
+// sums: [numbers][packs * width].
+template <class T, bool aligned>
+__global__ void segment_sums_kernel(const T* d_output, const int32_t* indices, const int32_t* start, const int32_t* count,
+                                    const int32_t* ordered, float* sums, int64_t columns, Dropout dropout) {
+  constexpr int width = Pack<T>::size;
+  const int64_t number = blockIdx.x, packs = packs_of<T>(columns);
+  const int32_t v = indices[ordered[(number + 1) * (segment / 2) - 1]], members = count[v];
+  const int64_t j = number - first_segment(start[v]);
+  if (members <= segment || j < 0 || j >= segments_of(members)) return;
+  const int32_t begin = static_cast<int32_t>(j) * segment, length = members - begin < segment ? members - begin : segment;
+  for (int64_t k = threadIdx.x; k < packs; k += blockDim.x) {
+    const Pack<T> sum = sum_of_members<T, aligned>(d_output, ordered + start[v] + begin, length, k, columns, dropout);
+    for (int i = 0; i < width; ++i) sums[(number * packs + k) * width + i] = sum.at[i];
+  }
+}
+
+// A block takes a row of the table; a frequent one has the sums of its segments.
 template <class T, bool aligned>
 __global__ void embedding_backward_kernel(const T* d_output, const int32_t* start, const int32_t* count, const int32_t* ordered,
-                                          float* d_table, int64_t columns, bool accumulate, Dropout dropout) {
+                                          const float* sums, float* d_table, int64_t columns, bool accumulate, Dropout dropout) {
   constexpr int width = Pack<T>::size;
-  const int64_t v = blockIdx.x;
+  const int64_t v = blockIdx.x, packs = packs_of<T>(columns);
   const int32_t members = count[v], first = start[v];
   if (accumulate && members == 0) return;
   float* const out = d_table + v * columns;
-  for (int64_t k = threadIdx.x; k < packs_of<T>(columns); k += blockDim.x) {
+  for (int64_t k = threadIdx.x; k < packs; k += blockDim.x) {
     Pack<T> sum{};
+    if (members <= segment) {
+      sum = sum_of_members<T, aligned>(d_output, ordered + first, members, k, columns, dropout);
+    } else {
+      const int64_t begin = first_segment(first), end = begin + segments_of(members);
 #pragma unroll 4
-    for (int32_t i = 0; i < members; ++i) {
-      const int64_t row = ordered[first + i] * columns;
-      const Pack<T> d = load_pack<T, aligned>(d_output + row, k, columns);
-      const DropoutFactors factor(dropout, row + k * width);
-      for (int j = 0; j < width; ++j)
-        if (inside<T, aligned>(k, j, columns)) sum.at[j] += factor(j) * d.at[j];
+      for (int64_t number = begin; number < end; ++number)
+        for (int j = 0; j < width; ++j) sum.at[j] += sums[(number * packs + k) * width + j];
     }
     // The table is float32 whatever T: its 16 bytes are four elements.
     for (int part = 0; part < width / 4; ++part) {
@@ -102,8 +149,10 @@ void EmbeddingLoss::embedding_backward(Stream& stream, const EmbeddingBackward& 
   const auto rows_of = [](const Tensor& table) { return table.defined() ? table.rows() : 0; };
   const int64_t rows = std::max(rows_of(g.d_token_table), rows_of(g.d_position_table));
   const Tensor scratch = backend_.workspace(3 * rows + 2 * n, DType::int32, "order of an embedding backward");
+  const int64_t segments = n / (segment / 2);  // at most; a row of sums has room for its last pack
+  const Tensor sums = backend_.workspace(segments * round_up(columns, 8), DType::float32, "frequent rows of an embedding backward");
   backend_.enqueue(
-      stream, name, 0, {g.tokens, g.positions, g.d_output, g.d_token_table, g.d_position_table, scratch}, [&](cudaStream_t handle) {
+      stream, name, 0, {g.tokens, g.positions, g.d_output, g.d_token_table, g.d_position_table, scratch, sums}, [&](cudaStream_t handle) {
         const auto add = [&](const Tensor& indices, const Tensor& table, bool accumulate) {
           if (!table.defined() || table.elements() == 0) return;
           const int64_t table_rows = table.rows();
@@ -117,13 +166,19 @@ void EmbeddingLoss::embedding_backward(Stream& stream, const EmbeddingBackward& 
           launch({"count_members", blocks, dim3(threads), 0, handle}, count_members_kernel, index, n, count);
           launch({"start_of_members", dim3(1), dim3(scan_threads), 0, handle}, start_of_members_kernel, count, table_rows, start);
           launch({"collect_members", blocks, dim3(threads), 0, handle}, collect_members_kernel, index, n, start, taken, members);
-          launch({"order_members", blocks, dim3(threads), 0, handle}, order_members_kernel, index, n, start, count, members, ordered);
+          launch({"order_members", grid_of(name, (named * warp + threads - 1) / threads), dim3(threads), 0, handle}, order_members_kernel,
+                 index, n, start, count, members, ordered);
           const bool aligned = packs_are_aligned(columns, {g.d_output, table});
           with_access(name, g.d_output, aligned, [&](auto access) {
             using T = typename decltype(access)::Element;
-            launch({name, grid_of(name, table_rows), dim3(threads_for(packs_of<T>(columns), threads)), 0, handle},
-                   embedding_backward_kernel<T, decltype(access)::aligned>, elements_of<T>(g.d_output), start, count, ordered,
-                   table.data<float>(), columns, accumulate, dropout_of(g.dropout, g.d_output.elements()));
+            constexpr bool at_once = decltype(access)::aligned;
+            const T* const d_output = elements_of<T>(g.d_output);
+            const Dropout dropout = dropout_of(g.dropout, g.d_output.elements());
+            const dim3 along_columns(threads_for(packs_of<T>(columns), threads));
+            launch({"segment_sums", grid_of(name, named / (segment / 2)), along_columns, 0, handle}, segment_sums_kernel<T, at_once>,
+                   d_output, index, start, count, ordered, elements_of<float>(sums), columns, dropout);
+            launch({name, grid_of(name, table_rows), along_columns, 0, handle}, embedding_backward_kernel<T, at_once>, d_output, start,
+                   count, ordered, elements_of<float>(sums), table.data<float>(), columns, accumulate, dropout);
           });
         };
         add(g.tokens, g.d_token_table, g.accumulate_token_table);
