@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <sstream>
 
 #include "dmuon/backend/device.h"
@@ -33,6 +34,13 @@ namespace {
 // distribution.nodes may ask for more nodes than the machine has, as in dmuon_train.
 RunGrid grid_of(const Configuration& configuration, const Communicator& world) {
   return make_run_grid(configuration.distribution, world.size(), count_nodes(world), any_rule_votes(configuration.optimizer));
+}
+
+// The token r with a frequency like 1 / (r + 1), as Zipf found in texts: of 50,257 the first is 6 % of all. Backwards of embeddings
+// depend on it.
+int32_t frequent_first(double uniform, int64_t vocabulary) {
+  const double rank = std::exp(uniform * std::log(static_cast<double>(vocabulary)));
+  return static_cast<int32_t>(std::clamp<int64_t>(static_cast<int64_t>(rank) - 1, 0, vocabulary - 1));
 }
 
 std::unique_ptr<Communicator> divide(const Configuration& configuration, Communicator& world) {
@@ -109,7 +117,7 @@ double Training::best_product() {
 Training::Seconds Training::step(bool until_published) {
   const int64_t length = configuration_.model.context_length;
   const Random random(static_cast<uint64_t>(++steps_), RandomStream::test);
-  const auto vocabulary = static_cast<uint64_t>(plan_.model->facts().vocabulary_size);
+  const int64_t vocabulary = plan_.model->facts().vocabulary_size;
   const Block mine = block(shape_.global_batch, world_.rank(), world_.size());
   StepClock clock(nullptr, &backend_->compute_stream());
   sharded_->begin_step(shape_.micro_batches);
@@ -120,8 +128,8 @@ Training::Seconds Training::step(bool until_published) {
     batch.length = length;
     const int64_t offset = (mine.first + first) * length;
     for (int64_t i = 0; i < batch.sequences * length; ++i) {
-      batch.tokens.push_back(static_cast<int32_t>(random.below(vocabulary, static_cast<uint64_t>(offset + i))));
-      batch.targets.push_back(static_cast<int32_t>(random.below(vocabulary, static_cast<uint64_t>(offset + i), 1)));
+      batch.tokens.push_back(frequent_first(random.uniform(static_cast<uint64_t>(offset + i)), vocabulary));
+      batch.targets.push_back(frequent_first(random.uniform(static_cast<uint64_t>(offset + i), 1), vocabulary));
     }
     batch.valid_targets = batch.sequences * length;
     clock.enter(StepPhase::forward);
