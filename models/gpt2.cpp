@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "dmuon/autograd/feed_forward.h"
 #include "dmuon/core/checked.h"
 #include "dmuon/core/text.h"
 
@@ -106,10 +107,8 @@ ResidualStream Gpt2::block_body(ExecutionContext& context, const Block& block, R
   ResidualNormalization middle =
       block.mlp_norm(context, residual.sum, std::move(branch), block.output.bias, dropout, block.first_operation + 1);
   residual.sum = std::move(middle.residual);
-  Variable hidden = linear(context, middle.output, block.up.weight);
-  middle.output = {};
-  hidden = bias_activation(context, std::move(hidden), block.up.bias, settings_.activation);
-  return {std::move(residual.sum), block.down(context, hidden)};
+  const FeedForwardLayers layers{block.up.weight, block.up.bias, block.down.weight, block.down.bias};
+  return {std::move(residual.sum), feed_forward(context, std::move(middle.output), layers, settings_.activation)};
 }
 
 Variable Gpt2::logits(ExecutionContext& context, ResidualStream residual, bool last_only) const {

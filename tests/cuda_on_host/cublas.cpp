@@ -9,6 +9,7 @@
 #include <cuda_fp16.h>
 
 #include <atomic>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -29,7 +30,10 @@ struct Operation {
   cudaDataType_t scale{};
   int32_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
   uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  const void* bias = nullptr;
+  void* bias = nullptr;  // or where the bias gradient goes
+  int32_t bias_type = -1, kept_type = -1;
+  void* kept = nullptr;  // the input of GELU
+  int64_t kept_leading = 0;
 };
 
 struct Layout {
@@ -77,6 +81,44 @@ cublasStatus_t store(T& value, const void* from, size_t bytes) {
 
 int64_t element_bytes(uint32_t type) { return type == CUDA_R_32F ? 4 : 2; }
 
+bool takes_bias(uint32_t epilogue) { return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS; }
+
+// Bias gradients: along which side of the result, and what is summed.
+bool gives_bias_gradient(uint32_t epilogue) {
+  return epilogue == CUBLASLT_EPILOGUE_BGRADA || epilogue == CUBLASLT_EPILOGUE_BGRADB || epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD;
+}
+bool gives_gelu(uint32_t epilogue) { return epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS; }
+bool takes_gelu(uint32_t epilogue) { return epilogue == CUBLASLT_EPILOGUE_DGELU || epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD; }
+bool keeps(uint32_t epilogue) { return gives_gelu(epilogue) || takes_gelu(epilogue); }
+
+// Elements of the bias or of its gradient.
+int64_t vector_size(const Operation& o, const Layout& d) { return o.epilogue == CUBLASLT_EPILOGUE_BGRADB ? d.width() : d.height(); }
+
+int64_t kept_bytes(const Operation& o, const Layout& d) { return ((d.width() - 1) * o.kept_leading + d.height()) * element_bytes(d.type); }
+
+cublasStatus_t understand_epilogue(const Operation& o, const Layout& d) {
+  if (o.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_SUCCESS;
+  if (!takes_bias(o.epilogue) && !gives_bias_gradient(o.epilogue) && !keeps(o.epilogue))
+    return refuse("an epilogue", CUBLAS_STATUS_NOT_SUPPORTED);
+  if (cuda_on_host::planned("epilogue=" + std::to_string(o.epilogue))) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (d.mode != CUBLASLT_BATCH_MODE_STRIDED || d.batch != 1) return refuse("an epilogue of a batch", CUBLAS_STATUS_NOT_SUPPORTED);
+  if (o.bias_type != -1 && static_cast<uint32_t>(o.bias_type) != d.type) return refuse("a bias of another type than the result");
+  // The form in which the field asks for them: the operand that is summed lies along its own side of the result.
+  if (o.epilogue == CUBLASLT_EPILOGUE_BGRADB && o.transpose_b != CUBLAS_OP_T) return refuse("BGRADB", CUBLAS_STATUS_NOT_SUPPORTED);
+  if (o.epilogue == CUBLASLT_EPILOGUE_BGRADA && o.transpose_a != CUBLAS_OP_N) return refuse("BGRADA", CUBLAS_STATUS_NOT_SUPPORTED);
+  if (!keeps(o.epilogue)) return CUBLAS_STATUS_SUCCESS;
+  if (o.kept_type != -1 && static_cast<uint32_t>(o.kept_type) != d.type) return refuse("kept values of another type than the result");
+  if (o.kept_leading % 8 != 0 || o.kept_leading < d.height()) return refuse("a leading dimension of kept values");
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+// The approximation by tanh, and its derivative.
+float gelu(float x) { return 0.5f * x * (1.0f + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x))); }
+float gelu_gradient(float x) {
+  const float t = std::tanh(0.7978845608f * (x + 0.044715f * x * x * x));
+  return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * 0.7978845608f * (1.0f + 3 * 0.044715f * x * x);
+}
+
 // The product as three sizes, or a refusal.
 struct Product {
   int64_t m = 0, n = 0, k = 0;
@@ -96,16 +138,14 @@ cublasStatus_t understand(const Operation& o, const Layout& a, const Layout& b, 
   if ((ta ? a.width() : a.height()) != product.m || (tb ? b.width() : b.height()) != product.k ||
       (tb ? b.height() : b.width()) != product.n || c.rows != d.rows || c.columns != d.columns)
     return refuse("sizes that do not fit");
-  if (o.epilogue != CUBLASLT_EPILOGUE_DEFAULT && o.epilogue != CUBLASLT_EPILOGUE_BIAS)
-    return refuse("an epilogue", CUBLAS_STATUS_NOT_SUPPORTED);
-  if (o.epilogue == CUBLASLT_EPILOGUE_BIAS && d.mode != CUBLASLT_BATCH_MODE_STRIDED) return refuse("bias", CUBLAS_STATUS_NOT_SUPPORTED);
-  return CUBLAS_STATUS_SUCCESS;
+  return understand_epilogue(o, d);
 }
 
 uint64_t fingerprint(const Operation& o, const Layout& a, const Layout& b, const Layout& c, const Layout& d) {
   uint64_t hash = 1469598103934665603u;
   const auto mix = [&](uint64_t value) { hash = (hash ^ value) * 1099511628211u; };
-  mix(static_cast<uint64_t>(o.transpose_a)), mix(static_cast<uint64_t>(o.transpose_b)), mix(o.epilogue);
+  mix(static_cast<uint64_t>(o.transpose_a)), mix(static_cast<uint64_t>(o.transpose_b)), mix(o.epilogue),
+      mix(static_cast<uint64_t>(o.kept_leading));
   for (const Layout* x : {&a, &b, &c, &d})
     mix(x->type), mix(x->rows), mix(x->columns), mix(static_cast<uint64_t>(x->leading)), mix(x->mode);
   return hash;
@@ -158,13 +198,26 @@ struct Call {
                              right = unpack(b, y, operation.transpose_b == CUBLAS_OP_T);
     std::vector<float> sums(static_cast<size_t>(product.m * product.n), 0.0f);
     add_up(left.data(), right.data(), sums.data(), product);
+    std::vector<float> vector(static_cast<size_t>(vector_size(operation, d)), 0.0f);  // the bias gradient
     for (int64_t j = 0; j < product.n; ++j)
       for (int64_t i = 0; i < product.m; ++i) {
         float value = alpha * sums[static_cast<size_t>(j * product.m + i)];
         if (beta != 0.0f) value += beta * load(d.type, c, j * d.leading + i);
-        if (operation.epilogue == CUBLASLT_EPILOGUE_BIAS) value += load(d.type, operation.bias, i);
+        if (takes_bias(operation.epilogue)) value += load(d.type, operation.bias, i);
+        const int64_t at = j * operation.kept_leading + i;
+        if (gives_gelu(operation.epilogue)) save(d.type, operation.kept, at, value), value = gelu(value);
+        if (takes_gelu(operation.epilogue)) value *= gelu_gradient(load(d.type, operation.kept, at));
+        if (operation.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD) vector[static_cast<size_t>(i)] += value;
         save(d.type, to, j * d.leading + i, value);
       }
+    if (gives_gelu(operation.epilogue)) cuda_on_host::mark_written(operation.kept, static_cast<size_t>(kept_bytes(operation, d)));
+    // left is [k][m], right [k][n].
+    const bool of_b = operation.epilogue == CUBLASLT_EPILOGUE_BGRADB;
+    if (of_b || operation.epilogue == CUBLASLT_EPILOGUE_BGRADA)
+      for (size_t i = 0; i < (of_b ? right : left).size(); ++i) vector[i % vector.size()] += (of_b ? right : left)[i];
+    if (!gives_bias_gradient(operation.epilogue)) vector.clear();
+    for (size_t i = 0; i < vector.size(); ++i) save(d.type, operation.bias, static_cast<int64_t>(i), vector[i]);
+    if (!vector.empty()) cuda_on_host::mark_written(operation.bias, vector.size() * static_cast<size_t>(element_bytes(d.type)));
     if (d.type == CUDA_R_16F && cuda_on_host::planned("float16_product=" + std::to_string(product.m) + "x" + std::to_string(product.n)))
       save(d.type, to, (d.width() - 1) * d.leading + product.m - 1, 1.0f);
     cuda_on_host::mark_written(to, static_cast<size_t>(((d.width() - 1) * d.leading + d.height()) * element_bytes(d.type)));
@@ -182,6 +235,11 @@ bool aligned(const void* data, uint32_t to) { return reinterpret_cast<uintptr_t>
 bool overlap(const void* x, int64_t x_bytes, const void* y, int64_t y_bytes) {
   const auto *p = static_cast<const char*>(x), *q = static_cast<const char*>(y);
   return p < q + y_bytes && q < p + x_bytes;
+}
+
+// Planned: an algorithm that was chosen for other numbers of matrices.
+bool refuses_batch(const Layout& d) {
+  return d.mode == CUBLASLT_BATCH_MODE_POINTER_ARRAY && cuda_on_host::planned("batch_by_pointers=" + std::to_string(d.batch));
 }
 
 // Null when the matrices of one product may be used, else the reason why not.
@@ -239,6 +297,14 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation, cu
       return store(o.epilogue, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
       return store(o.bias, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
+      return store(o.bias_type, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE:
+      return store(o.kept_type, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+      return store(o.kept, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+      return store(o.kept_leading, value, bytes);
     default:
       return refuse("an attribute of a product that the stand-in does not know", CUBLAS_STATUS_NOT_SUPPORTED);
   }
@@ -320,6 +386,24 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   return CUBLAS_STATUS_SUCCESS;
 }
 
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t* algo,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  Product product;
+  const cublasStatus_t status = understand(operation_of(operation), layout_of(a), layout_of(b), layout_of(c), layout_of(d), product);
+  if (status != CUBLAS_STATUS_SUCCESS) return status;
+  Algorithm algorithm{};
+  std::memcpy(&algorithm, algo, sizeof algorithm);
+  if (algorithm.magic != algorithm_magic ||
+      algorithm.product != fingerprint(operation_of(operation), layout_of(a), layout_of(b), layout_of(c), layout_of(d)))
+    return refuse("the algorithm of another product");
+  if (refuses_batch(layout_of(d))) return CUBLAS_STATUS_NOT_SUPPORTED;
+  result->algo = *algo;
+  result->workspaceSize = algorithm.workspace;
+  result->state = CUBLAS_STATUS_SUCCESS;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, const void* alpha, const void* a,
                               cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout, const void* beta,
                               const void* c, cublasLtMatrixLayout_t c_layout, void* d, cublasLtMatrixLayout_t d_layout,
@@ -337,9 +421,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
     return refuse("the algorithm of another product");
   if (workspace_bytes < algorithm.workspace || !aligned(workspace, 256) || !on_device(workspace, static_cast<int64_t>(algorithm.workspace)))
     return refuse("scratch that is too small, not aligned to 256 or outside device memory");
-  if (call.operation.epilogue == CUBLASLT_EPILOGUE_BIAS &&
-      (!aligned(call.operation.bias, 16) || !on_device(call.operation.bias, call.product.m * element_bytes(call.d.type))))
+  const Operation& o = call.operation;
+  if ((takes_bias(o.epilogue) || gives_bias_gradient(o.epilogue)) &&
+      (!aligned(o.bias, 16) || !on_device(o.bias, vector_size(o, call.d) * element_bytes(call.d.type))))
     return refuse("a bias that is not aligned to 16 or outside device memory");
+  if (keeps(o.epilogue) &&
+      (!aligned(o.kept, 16) || !on_device(o.kept, kept_bytes(o, call.d)) || overlap(o.kept, kept_bytes(o, call.d), d, extent(call.d))))
+    return refuse("kept values that are not aligned to 16, outside device memory or where the result is");
+  if (refuses_batch(call.d)) return refuse("a number of matrices", CUBLAS_STATUS_NOT_SUPPORTED);
   const bool by_pointers = call.d.mode == CUBLASLT_BATCH_MODE_POINTER_ARRAY;
   if (by_pointers) {
     for (const void* list : {a, b, c, static_cast<const void*>(d)})

@@ -4,7 +4,8 @@
 // fails: allocations for lack of memory, others as cudaErrorUnknown), "kernel" (the COUNT-th kernel fails), "kernel=NAME" (so of
 // that name), "device" (the device is lost at the COUNT-th piece of work), "no_wait" (streams wait for no event), "driver" (no driver is
 // installed), or "old_driver"; "float16_product=HEIGHTxWIDTH" makes every float16 product of cuBLASLt with that result (as the library sees
-// it, column-major) wrong.
+// it, column-major) wrong; "epilogue=NUMBER" has cuBLASLt know no algorithm with that epilogue, "batch_by_pointers=COUNT" has it refuse
+// that number of matrices.
 #pragma once
 
 #include <cuda_runtime_api.h>

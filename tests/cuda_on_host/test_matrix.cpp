@@ -30,6 +30,7 @@ class Device {
   Matrix read(const Tensor& tensor) { return {tensor.rows(), tensor.size(-1), to_doubles(*backend, tensor)}; }
 
   std::unique_ptr<Backend> backend = open_backend_plugin(DMUON_CUDA_ON_HOST);
+  Tensor same;  // in several batches
 
  private:
   uint64_t draws_ = 0;
@@ -176,4 +177,28 @@ TEST_CASE("a shape-only device counts products and their scratch") {
   backend->matrix().multiply(backend->compute_stream(), multiply);
   CHECK(backend->costs().at("multiply").flops == 2.0 * 64 * 16 * 32);
   CHECK(backend->allocator().statistics()[MemoryCategory::workspace].peak >= (int64_t{32} << 20));
+}
+
+// With CUDA_ON_HOST_FAIL=batch_by_pointers=6: a library whose algorithm, chosen for another number of matrices, does not take six.
+TEST_CASE("a number of matrices that the library refuses goes one by one, and so do all others of that shape", "[.refused]") {
+  Device device;
+  std::vector<double> first;
+  for (const int count : {5, 6, 7}) {
+    BatchedProduct product;
+    for (int i = 0; i < count; ++i) {
+      product.a.push_back(i == 0 && !first.empty() ? device.same : device.random({9, 21}, DType::float16));
+      product.b.push_back(product.a.back());
+      product.d.push_back(device.random({9, 9}, DType::float16));
+    }
+    device.same = product.a.front();
+    product.transpose_b = true;
+    device.backend->matrix().batched_product(device.backend->compute_stream(), product);
+    for (size_t i = 0; i < product.d.size(); ++i) {
+      const Matrix a = device.read(product.a[i]);
+      CHECK(product_error(device.read(product.d[i]), a, a, {}, {}, false, true, 1, 0) < 1e-2);
+    }
+    const std::vector<double> bits = device.read(product.d.front()).values;
+    if (first.empty()) first = bits;
+    CHECK(bits == first);
+  }
 }

@@ -111,3 +111,11 @@ TEST_CASE("a model trained in bfloat16 writes its samples with its own values", 
   train(run, "gathered", arguments + "--set distribution.stage=3");
   CHECK(run.tensors("resident", 12) == run.tensors("gathered", 12));
 }
+
+TEST_CASE("gelu_tanh inside the products of the device reports the losses of the CPU", "[device]") {
+  const SmallRun run;
+  const std::string arguments = "--set model.activation=gelu_tanh ";
+  train(run, "gelu_tanh_cpu", arguments + "--set device=cpu");
+  train(run, "gelu_tanh", arguments + on_device());
+  check_losses(run, "gelu_tanh", "gelu_tanh_cpu", 1e-4);
+}

@@ -1,4 +1,4 @@
-#include "autograd/operations/common.h"
+#include "autograd/operations/linear_gradients.h"
 
 namespace dmuon {
 
@@ -30,27 +30,8 @@ Variable linear(ExecutionContext& context, const Variable& x, const Variable& we
       const Tensor taken = output_gradient("linear", output, dtype);
       if (!taken.defined()) return;
       const Tensor d_output = as_matrix(taken);
-      if (weight.requires_gradient()) {  // d_weight = d_output^T x
-        const GradientTarget target = parameter_target(at, weight, weight.shape(), dtype);
-        Multiply product;
-        product.a = d_output;
-        product.transpose_a = true;
-        product.b = std::move(saved);
-        product.c = target.tensor;
-        product.beta = target.accumulate ? 1.0 : 0.0;
-        at.backend.matrix().multiply(at.stream, product);
-      }
-      if (const GradientTarget target = parameter_target(at, bias, Shape{d_output.size(1)}, dtype); target.tensor.defined())
-        at.backend.matrix().column_sum(at.stream, {d_output, target.tensor, target.accumulate});
-      if (x_gradient.requires_gradient()) {  // d_x = d_output weight
-        const GradientTarget target = gradient_target(at, x_gradient, shape, dtype);
-        Multiply product;
-        product.a = d_output;
-        product.b = weight.value();
-        product.c = as_matrix(target.tensor);
-        product.beta = target.accumulate ? 1.0 : 0.0;
-        at.backend.matrix().multiply(at.stream, product);
-      }
+      add_parameter_gradients(at, d_output, std::move(saved), weight, bias);
+      add_input_gradient(at, d_output, weight, x_gradient, shape);
     });
   return output;
 }

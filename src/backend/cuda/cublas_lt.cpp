@@ -1,5 +1,6 @@
 #include "backend/cuda/cublas_lt.h"
 
+#include "backend/cuda/matrix_kernels.h"
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
 
@@ -59,6 +60,24 @@ Layout make_layout(DType dtype, int64_t rows, int64_t columns, int64_t leading, 
   return owner;
 }
 
+cublasLtEpilogue_t epilogue_of(const ProductKey& key) {
+  switch (key.epilogue) {
+    case Epilogue::bias_gradient:
+      return CUBLASLT_EPILOGUE_BGRADB;  // of the transposed equation: the library's B is our a
+    case Epilogue::gelu:
+      return key.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case Epilogue::gelu_gradient:
+      return CUBLASLT_EPILOGUE_DGELU;
+    default:
+      return key.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+  }
+}
+
+bool keeps_pre_activation(Epilogue epilogue) { return epilogue == Epilogue::gelu || epilogue == Epilogue::gelu_gradient; }
+
+// The library guesses the alignment of vectors and kept values from the addresses that it is asked about: this is all we promise.
+const void* const aligned_to_16 = reinterpret_cast<const void*>(uintptr_t{16});
+
 constexpr int32_t typical_batch = 16;  // what the algorithm of a batch by pointers is chosen for, however many there are
 
 }  // namespace
@@ -70,6 +89,14 @@ struct CublasLt::Plan {
   bool found = false;
   int32_t batch = 1;  // what the layouts say
 
+  // Whether the library takes the algorithm for this many matrices. Asks the host only: nothing is queued.
+  bool takes(cublasLtHandle_t handle, int32_t count) {
+    set_batch(count);
+    cublasLtMatmulHeuristicResult_t result{};
+    return cublasLtMatmulAlgoCheck(handle, operation.get(), b.get(), a.get(), d.get(), d.get(), &algorithm, &result) ==
+               CUBLAS_STATUS_SUCCESS &&
+           result.workspaceSize <= static_cast<size_t>(workspace_bytes);
+  }
   void set_batch(int32_t count) {
     if (batch == count) return;
     for (const Layout* layout : {&a, &b, &d}) set(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, count);
@@ -82,7 +109,12 @@ std::string ProductKey::to_string() const {
     return transposed ? text("[", columns, ", ", rows, "]^T") : text("[", rows, ", ", columns, "]");
   };
   return text(name_of(result), "[", m, ", ", n, "] = ", name_of(operands), operand(m, k, transpose_a), " ", operand(k, n, transpose_b),
-              bias ? " + bias" : "", by_pointers ? ", a batch by pointers" : "");
+              bias ? " + bias" : "",
+              epilogue == Epilogue::bias_gradient ? ", with the bias gradient"
+              : epilogue == Epilogue::gelu        ? ", gelu"
+              : epilogue == Epilogue::none        ? ""
+                                                  : ", gradient of gelu",
+              by_pointers ? ", a batch by pointers" : "");
 }
 
 CublasLt::CublasLt() { check(cublasLtCreate(&handle_), "cuBLASLt cannot start"); }
@@ -103,7 +135,13 @@ const std::unique_ptr<CublasLt::Plan>& CublasLt::plan(const ProductKey& key) {
   // Of the transposed equation: the library's first operand is our b.
   set(made->operation, CUBLASLT_MATMUL_DESC_TRANSA, static_cast<int32_t>(key.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N));
   set(made->operation, CUBLASLT_MATMUL_DESC_TRANSB, static_cast<int32_t>(key.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N));
-  if (key.bias) set(made->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(CUBLASLT_EPILOGUE_BIAS));
+  set(made->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(epilogue_of(key)));
+  if (key.epilogue == Epilogue::bias_gradient || (key.epilogue == Epilogue::gelu && key.bias))
+    set(made->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, aligned_to_16);
+  if (keeps_pre_activation(key.epilogue)) {  // its type is the result's unless told otherwise
+    set(made->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);
+    set(made->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aligned_to_16);
+  }
   made->a = make_layout(key.operands, key.transpose_a ? key.k : key.m, key.transpose_a ? key.m : key.k, key.leading_a, key.by_pointers);
   made->b = make_layout(key.operands, key.transpose_b ? key.n : key.k, key.transpose_b ? key.k : key.n, key.leading_b, key.by_pointers);
   made->d = make_layout(key.result, key.m, key.n, key.leading_d, key.by_pointers);
@@ -125,9 +163,14 @@ const std::unique_ptr<CublasLt::Plan>& CublasLt::plan(const ProductKey& key) {
   int results = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle_, made->operation.get(), made->b.get(), made->a.get(), made->d.get(),
                                                                made->d.get(), preference, 1, &best, &results);
-  if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, text("an algorithm for ", key.to_string()));
+  // An epilogue that the library does not know for these types is refused as a wrong value by some of its versions.
+  const bool refused = status == CUBLAS_STATUS_NOT_SUPPORTED || (key.epilogue != Epilogue::none && status == CUBLAS_STATUS_INVALID_VALUE);
+  if (!refused) check(status, text("an algorithm for ", key.to_string()));
   made->found = status == CUBLAS_STATUS_SUCCESS && results > 0 && best.state == CUBLAS_STATUS_SUCCESS;
   made->algorithm = best.algo;
+  // Chosen for one number of matrices, run with any: a number that it does not take must not end a run in the middle.
+  for (int32_t count = 1; key.by_pointers && made->found && count <= largest_matrix_list; ++count)
+    made->found = made->takes(handle_, count);
   return plans_.emplace(key, std::move(made)).first->second;
 }
 
@@ -143,6 +186,8 @@ void CublasLt::run(const ProductKey& key, const ProductAddresses& addresses, dou
   if (!chosen.found) throw DeviceError(text("cuBLASLt has no algorithm for ", key.to_string()));
   if (key.by_pointers) chosen.set_batch(addresses.batch);
   if (key.bias) set(chosen.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, addresses.bias);
+  if (key.epilogue == Epilogue::bias_gradient) set(chosen.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, addresses.bias_gradient);
+  if (keeps_pre_activation(key.epilogue)) set(chosen.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, addresses.pre_activation);
   const auto scale = static_cast<float>(alpha), keep = static_cast<float>(beta);
   // With beta == 0 the library does not read c, but wants an address that could be read.
   const void* c = beta == 0.0 ? addresses.d : addresses.c;

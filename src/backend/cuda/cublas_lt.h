@@ -20,6 +20,15 @@
 
 namespace dmuon::cuda {
 
+// What a product does to its result or beside it; dmuon/backend/product_epilogues.h. The library's GELU is the approximation by tanh
+// (CUBLASLT_EPILOGUE_GELU; so is what PyTorch's and TensorRT-LLM's fused gelu_tanh call), so gelu by erf never comes here.
+enum class Epilogue : uint8_t {
+  none,
+  bias_gradient,  // also the sums of op(a) along k, in the result's type; takes a transposed a and no bias
+  gelu,           // of the result; what goes into it, bias included, is kept
+  gelu_gradient,  // the result times gelu'(what was kept)
+};
+
 // What decides the algorithm of d[m, n] = alpha * op(a) * op(b) + beta * c (+ bias[n] on every row).
 struct ProductKey {
   int64_t m = 0, n = 0, k = 0;
@@ -27,6 +36,7 @@ struct ProductKey {
   DType operands = DType::float32;  // of a and b: float32, bfloat16 or float16
   DType result = DType::float32;    // of c, d and bias: float32 or the operands'
   bool bias = false;
+  Epilogue epilogue = Epilogue::none;
   bool by_pointers = false;  // a batch: a, b, c and d are arrays of pointers in device memory
   bool split_sums = false;   // parts of k may be added up apart from one another, where the result is small and k large
   // Elements from one row of a matrix (as it is stored) to the next; 0: without gaps. c is laid out like d.
@@ -44,6 +54,8 @@ struct ProductAddresses {
   void* d = nullptr;
   const void* bias = nullptr;
   int32_t batch = 1;
+  void* bias_gradient = nullptr;   // aligned to 16, like pre_activation
+  void* pre_activation = nullptr;  // read by gelu_gradient, written by gelu
 };
 
 class CublasLt {
@@ -56,7 +68,8 @@ class CublasLt {
   CublasLt(const CublasLt&) = delete;
   CublasLt& operator=(const CublasLt&) = delete;
 
-  // False when the library has no algorithm for the key.
+  // False when the library has no algorithm for the key; of a batch by pointers: none that takes every number of matrices up to
+  // largest_matrix_list, so that the number does not decide the bits.
   bool supports(const ProductKey& key);
   // Queues the product; DeviceError names it when the library refuses. beta == 0 does not read c.
   void run(const ProductKey& key, const ProductAddresses& addresses, double alpha, double beta, void* workspace, cudaStream_t stream);

@@ -13,6 +13,7 @@
 #include "backend/cuda/pinned_staging.h"
 #include "dmuon/backend/device.h"
 #include "dmuon/backend/device_updates.h"
+#include "dmuon/backend/product_epilogues.h"
 #include "dmuon/core/error.h"
 
 namespace dmuon::cuda {
@@ -29,7 +30,7 @@ class Family {
 class CublasLt;
 struct ProductKey;
 
-class Matrix final : public MatrixKernels, Family {
+class Matrix final : public MatrixKernels, public ProductEpilogues, Family {
  public:
   explicit Matrix(CudaBackend& backend);
   ~Matrix() override;
@@ -37,9 +38,14 @@ class Matrix final : public MatrixKernels, Family {
   void batched_product(Stream& stream, const BatchedProduct& arguments) override;
   void product_sequence(Stream& stream, const ProductSequence& arguments) override;
   void column_sum(Stream& stream, const ColumnSum& arguments) override;
+  bool multiply_with_bias_gradient(Stream& stream, const BiasGradientProduct& arguments) override;
+  bool multiply_gelu(Stream& stream, const GeluProduct& arguments) override;
+  bool multiply_gelu_gradient(Stream& stream, const GeluGradientProduct& arguments) override;
 
  private:
   CublasLt& library();
+  // Whether the library has an algorithm, asked outside enqueue(). A shape-only pass does not ask and takes the key's word.
+  bool has_algorithm(const ProductKey& key);
   // Scratch of the library's kernels: one per stream and for good, because the kernels of a stream follow one another. It is
   // counted before the first product, in a shape-only pass too.
   Tensor library_workspace(Stream& stream);
