@@ -241,7 +241,9 @@ int run_on_grid(const TrainArguments& arguments, const Configuration& configurat
 int run(const TrainArguments& arguments, World& launched, const std::vector<ModelFamily>& families) {
   Communicator& all = launched.communicator();
   Configuration configuration;
-  agreed(all, [&] { configuration = load_configuration(arguments.configuration, arguments.overrides, huggingface_import(families, arguments.resume)); });
+  agreed(all, [&] {
+    configuration = load_configuration(arguments.configuration, arguments.overrides, huggingface_import(families, arguments.resume));
+  });
   agreed(all, [&] { require_equal_configuration(all, configuration); });
   if (arguments.print_configuration) {
     if (all.rank() == 0) std::printf("%s\n", to_json(configuration).dump(2).c_str());

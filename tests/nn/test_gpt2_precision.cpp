@@ -1,4 +1,5 @@
 // The model in bfloat16 beside float64 and float32: losses, gradients, generation, and a run of 30 steps on the units of layer shard.
+#include <algorithm>
 #include <cmath>
 
 #include "dmuon/backend/device_updates.h"
@@ -97,15 +98,26 @@ TEST_CASE("loss and gradients in bfloat16 stay near float64", "[device]") {
   const auto backend = GENERATE(false, true) ? make_test_backend() : reference_backend();
   if (!backend->computes_in(DType::bfloat16)) return;
   const auto reference = reference_backend();
-  const Batch batch = random_batch(2, 19, 45);
-  Instance exact(*reference, small_settings()), narrow(*backend, small_settings(), DType::bfloat16);
-  CHECK(relative_difference(run(narrow, batch, true, 0.1), run(exact, batch, true, 0.1)) < 1e-2);
-  const Values expected = exact.gradients();
-  for (const auto& [name, gradient] : narrow.gradients()) {
-    INFO(name);
-    // The true gradient of a key bias is zero: what is there is rounding.
-    if (name.find("key.bias") == std::string::npos) CHECK(relative_difference(gradient, expected.at(name)) < 4e-2);
+  // One batch says little about rounding to eight bits: its worst tensor is off by 0.033 to 0.066, on the plain reference backend too. So
+  // the median of several is held to a narrower limit.
+  std::vector<double> worst;
+  for (uint64_t salt = 1; salt <= 5; ++salt) {
+    const Batch batch = random_batch(2, 19, 45, salt);
+    Instance exact(*reference, small_settings()), narrow(*backend, small_settings(), DType::bfloat16);
+    CHECK(relative_difference(run(narrow, batch, true, 0.1), run(exact, batch, true, 0.1)) < 1e-2);
+    const Values expected = exact.gradients();
+    worst.push_back(0.0);
+    for (const auto& [name, gradient] : narrow.gradients()) {
+      INFO(name << ", batch " << salt);
+      if (name.find("key.bias") != std::string::npos) continue;  // its true gradient is zero: what is there is rounding
+      const double difference = relative_difference(gradient, expected.at(name));
+      CHECK(difference < 8e-2);
+      worst.back() = std::max(worst.back(), difference);
+    }
   }
+  std::sort(worst.begin(), worst.end());
+  INFO("worst of each batch: " << worst[0] << " " << worst[1] << " " << worst[2] << " " << worst[3] << " " << worst[4]);
+  CHECK(worst[2] < 5e-2);
 }
 
 TEST_CASE("on a device that computes in float32 the losses of a run are those of the CPU", "[device]") {
