@@ -64,7 +64,7 @@ Rows muon_rows() {
                      "Steps in which momentum rises linearly from momentum_start; 0: constant."),
       DMUON_RULE_KEY("momentum_start", momentum_start, muon(below_one()), "Momentum at the first step of its warm-up."),
       DMUON_RULE_KEY("per_head", per_head, muon(any()),
-                     "Whether the rows of each attention head in query, key and value weights are a matrix of their own (Per-Head Muon)."),
+                     "Whether the rows of each attention head in query, key and value weights are a matrix of their own (Muon Split)."),
       DMUON_RULE_KEY("coefficients", coefficients,
                      muon(one_of({"keller5", "you5", "polar_express_105", "polar_express_101", "polar_express_dion",
                                   "emerging_polar_express5", "cans5", "deepseek10", "cubic5", "track3_12"})),

@@ -23,8 +23,8 @@ struct OrthogonalMomentumOptions {
   double momentum_start = 0.85;       // momentum of the first step when it warms up
   int64_t momentum_warmup_steps = 0;  // steps from momentum_start, linearly, to momentum; 0: constant
   NewtonSchulzSpecification newton_schulz;
-  // Per-Head Muon (Kimi K3, arXiv:2607.24653, section 2.5; "Muon Split" of GLM-5, arXiv:2602.15763): items [heads, rows, columns]
-  // are as many matrices, each with its own norm, iteration and scale.
+  // Muon Split (studied in arXiv:2605.08933): items [heads, rows, columns] are as many matrices, each with its own norm, iteration and
+  // scale.
   bool per_head = false;
   int64_t workspace_bytes = int64_t{64} << 20;  // soft bound on the scratch of one batch; changes no bits
   // Lets tune() choose between the direct and the Gram form by measurement, which changes bits: the choices become part of
