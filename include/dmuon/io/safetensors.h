@@ -52,7 +52,7 @@ class SafetensorsReader {
 
   const Path& path() const { return path_; }
   int64_t file_bytes() const { return file_bytes_; }
-  int64_t bytes_read() const;  // from the file, the header included
+  int64_t bytes_read() const;                                                // from the file, the header included
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }  // in the order of their data
   const SafetensorsMetadata& metadata() const { return metadata_; }
 
