@@ -12,7 +12,7 @@ command -v clang++-14 >/dev/null || { echo "fuzz: clang++-14 is missing (scripts
 sources=(src/core/*.cpp src/io/{input_file,safetensors_format,safetensors_reader,huggingface_config,huggingface_files}.cpp
   src/nn/huggingface_config.cpp src/data/{*tokenizer*,added_tokens,byte_symbols,merge_table,pre_tokenizer,text_reader,utf8}.cpp
   src/data/unicode/{characters,pattern}.cpp models/{gpt2,qwen}_{settings,huggingface}.cpp models/*settings*.cpp)
-mapfile -t sources < <(printf '%s\n' "${sources[@]}" | sort -u)
+mapfile -t sources < <(printf '%s\n' "${sources[@]}" | grep -v /plugin_file | sort -u)
 flags=(-std=c++20 -O1 -g1 -w -Iinclude -Isrc -Itests -I. -fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=all)
 compile() { # SOURCE OBJECT [FLAG...]
   local source=$1 object=$2
