@@ -21,7 +21,7 @@ using namespace dmuon;
 
 namespace {
 
-constexpr int64_t length = 11;
+constexpr int64_t length = 17;  // no fewer rows than a product of training has: up to 16 go through the kernel of decoding
 
 Gpt2Settings settings(bool tied, int64_t layers) {
   Gpt2Settings s;
