@@ -30,14 +30,15 @@ for source in "${sources[@]}"; do
   (($(jobs -rp | wc -l) < $(nproc))) || wait -n
 done
 compile tests/fuzz/targets.cpp "$out/targets.o" &
-compile tests/fuzz/targets.cpp "$out/targets_planted.o" -DDMUON_FUZZ_PLANTED_BUG &
+compile tests/fuzz/planted_bug.cpp "$out/bug.o" -DDMUON_FUZZ_PLANTED_BUG=0
+compile tests/fuzz/planted_bug.cpp "$out/bug_planted.o" -DDMUON_FUZZ_PLANTED_BUG=1
 wait
 libraries=(-lxxhash -lspdlog -lfmt -lpcre2-8 -lutf8proc -lpthread)
 targets=(safetensors shards config tokenizer)
 for target in "${targets[@]}"; do
   compile tests/fuzz/libfuzzer_main.cpp "$out/main_$target.o" -DDMUON_FUZZ_TARGET="$target"
   for variant in "" _planted; do
-    clang++-14 -fsanitize=address,undefined,fuzzer "$out/main_$target.o" "$out/targets$variant.o" "${objects[@]}" "${libraries[@]}" \
+    clang++-14 -fsanitize=address,undefined,fuzzer "$out/main_$target.o" "$out/targets.o" "$out/bug$variant.o" "${objects[@]}" "${libraries[@]}" \
       -o "$out/$target$variant"
   done
 done

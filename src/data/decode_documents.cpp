@@ -79,6 +79,8 @@ DecodedDocuments decode_documents(const TokenSource& source, const Tokenizer& to
   std::error_code failure;
   std::filesystem::rename(temporary, output, failure);
   if (failure) throw StorageError(text("cannot rename ", temporary, " to ", output, ": ", failure.message()));
+  const std::filesystem::path parent = std::filesystem::path(output).parent_path();
+  fsync_directory(parent.empty() ? "." : parent);
   return result;
 }
 

@@ -3,8 +3,10 @@
 #include <CLI/CLI.hpp>
 
 #include "dmuon/core/error.h"
+#include "dmuon/core/log.h"
 
 namespace dmuon {
+
 std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
   app.set_version_flag("--version", "dmuon 0.1.0");
   try {
@@ -14,6 +16,26 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv) {
     return code == 0 ? 0 : static_cast<int>(ExitCode::bad_input);
   }
   return std::nullopt;
+}
+
+void add_machine_options(CLI::App& app, int64_t& threads, std::string& device) {
+  app.add_option("--threads", threads, "threads; 0: all processors this process may use")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  app.add_option("--device", device, "auto (a GPU where there is one), cpu or cuda")->capture_default_str();
+}
+
+int exit_code_of(const std::function<void()>& run) {
+  try {
+    run();
+    return static_cast<int>(ExitCode::done);
+  } catch (const Error& error) {
+    log_error(error.what());
+    return static_cast<int>(error.exit_code());
+  } catch (const std::exception& error) {
+    log_error(error.what());
+    return static_cast<int>(ExitCode::device);
+  }
 }
 
 ParseResult<TrainArguments> parse_train_arguments(int argc, char** argv) {

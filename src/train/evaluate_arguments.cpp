@@ -35,10 +35,7 @@ ParseResult<EvaluateArguments> parse_evaluate_arguments(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--json", arguments.json, "also write the results to this file");
   app.add_flag("!--no-progress", arguments.progress, "show no progress on standard error");
-  app.add_option("--threads", arguments.threads, "threads; 0: all processors this process may use")
-      ->check(CLI::Range(0, 4096))
-      ->capture_default_str();
-  app.add_option("--device", arguments.device, "auto (a GPU where there is one), cpu or cuda")->capture_default_str();
+  add_machine_options(app, arguments.threads, arguments.device);
   if (const auto code = parse_command_line(app, argc, argv)) return {std::nullopt, *code};
   return {arguments, 0};
 }

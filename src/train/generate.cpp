@@ -4,7 +4,6 @@
 
 #include "dmuon/core/error.h"
 #include "dmuon/core/file.h"
-#include "dmuon/core/log.h"
 #include "dmuon/core/text.h"
 #include "dmuon/train/train.h"
 #include "train/devices.h"
@@ -164,16 +163,7 @@ void run(const GenerateArguments& arguments, const std::vector<ModelFamily>& fam
 int generate(int argc, char** argv, const std::vector<ModelFamily>& families) {
   const ParseResult<GenerateArguments> parsed = parse_generate_arguments(argc, argv);
   if (!parsed.arguments) return parsed.exit_code;
-  try {
-    run(*parsed.arguments, families);
-    return 0;
-  } catch (const Error& error) {
-    log_error(error.what());
-    return static_cast<int>(error.exit_code());
-  } catch (const std::exception& error) {
-    log_error(error.what());
-    return static_cast<int>(ExitCode::device);
-  }
+  return exit_code_of([&] { run(*parsed.arguments, families); });
 }
 
 }  // namespace dmuon

@@ -47,10 +47,7 @@ ParseResult<GenerateArguments> parse_generate_arguments(int argc, char** argv) {
   app.add_flag("!--no-echo", arguments.echo, "print the new text without its prompt");
   app.add_flag("--json", arguments.json, "print one JSON object a text and line");
   app.add_flag("!--no-statistics", arguments.statistics, "print no speed to standard error");
-  app.add_option("--threads", arguments.threads, "threads; 0: all processors this process may use")
-      ->check(CLI::Range(0, 4096))
-      ->capture_default_str();
-  app.add_option("--device", arguments.device, "auto (a GPU where there is one), cpu or cuda")->capture_default_str();
+  add_machine_options(app, arguments.threads, arguments.device);
   if (const auto code = parse_command_line(app, argc, argv)) return {std::nullopt, *code};
   return {arguments, 0};
 }

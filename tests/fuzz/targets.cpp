@@ -62,13 +62,11 @@ const std::vector<ModelFamily>& families() {
 }  // namespace
 
 void safetensors(std::string_view input) {
-#ifdef DMUON_FUZZ_PLANTED_BUG
-  // It looks for the header's end where a small length prefix says it is.
-  if (input.size() >= 8 && input[1] == 0) {
+  // The planted bug looks for the header's end where a small length prefix says it is.
+  if (planted_bug && input.size() >= 8 && input[1] == 0) {
     volatile char last = input.data()[7 + static_cast<unsigned char>(input[0])];
     static_cast<void>(last);
   }
-#endif
   const Path file = folder() / "model.safetensors";
   put(file, input);
   try {
@@ -80,11 +78,10 @@ void safetensors(std::string_view input) {
 void shards(std::string_view input) {
   if (input.size() < 2) return;
   const size_t length = static_cast<unsigned char>(input[0]) + 256U * static_cast<unsigned char>(input[1]);
-#ifdef DMUON_FUZZ_PLANTED_BUG
-  // It trusts the length in front of the index.
-  volatile char last = length > 0 ? input.data()[1 + length] : '\0';
-  static_cast<void>(last);
-#endif
+  if (planted_bug && length > 0) {  // it trusts the length in front of the index
+    volatile char last = input.data()[1 + length];
+    static_cast<void>(last);
+  }
   put(folder() / "model.safetensors.index.json", input.substr(2, length));
   put(folder() / "a.safetensors", input.size() - 2 > length ? input.substr(2 + length) : std::string_view());
   try {
@@ -114,10 +111,7 @@ void config(std::string_view input) {
     }
     // What is written for these settings reads back as the same settings.
     Json written = model.family.huggingface.config(s);
-#ifdef DMUON_FUZZ_PLANTED_BUG
-    // It keeps context lengths in pairs.
-    demand(s.at("context_length").as_integer() % 2 == 0, "the planted bug: an odd context length");
-#endif
+    demand(!planted_bug || s.at("context_length").as_integer() % 2 == 0, "the planted bug: an odd context length");
     demand(parse_huggingface_config(written.dump(), "written", families()).settings == s, "settings that change in a round trip");
   } catch (const Error&) {
   }
@@ -126,13 +120,11 @@ void config(std::string_view input) {
 void tokenizer(std::string_view input) {
   // Decomposed, so that NFC has something to do; a run of spaces, digits and bytes of every length in UTF-8.
   constexpr std::string_view sample = "ab abc  It's 12 \r\n\xC3\xA9 e\xCC\x81 \xE4\xB8\xAD <|endoftext|>\xF0\x9F\x98\x80   ";
-#ifdef DMUON_FUZZ_PLANTED_BUG
-  // It takes two braces behind the last list for granted.
-  if (const size_t list = input.rfind(']'); list != std::string_view::npos) {
+  // The planted bug takes two braces behind the last list for granted.
+  if (const size_t list = input.rfind(']'); planted_bug && list != std::string_view::npos) {
     volatile char behind = input.data()[list + 2];
     static_cast<void>(behind);
   }
-#endif
   try {
     const TokenizerHandle made = make_huggingface_tokenizer({{"tokenizer.json", std::string(input)}}, "fuzz");
     for (const SpecialTokens policy : {SpecialTokens::plain, SpecialTokens::parse}) {

@@ -14,6 +14,9 @@ void shards(std::string_view input);       // two bytes n | n bytes of model.saf
 void config(std::string_view input);       // a config.json, and the layout of what it describes
 void tokenizer(std::string_view input);    // a tokenizer.json, which then encodes and decodes a text
 
+// Whether each target has a bug for its fuzzer to find: 1 in the check of the fuzzers themselves.
+extern const bool planted_bug;
+
 struct Target {
   const char* name;  // of its folder in corpus/
   void (*run)(std::string_view input);
