@@ -3,11 +3,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <list>
 #include <map>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "core/memory_accounting.h"
@@ -113,16 +115,20 @@ class HostStorage final : public Storage {
   int64_t block_;
 };
 
-// The block ends at a page end, so that one element past it faults as well.
+// The block ends at a page end, or as near to it as its alignment allows. What its pages hold beside it is filled with NaNs
+// that kernels do not make, and proven to be intact whenever the block closes.
 class GuardedStorage final : public Storage {
  public:
-  GuardedStorage(std::shared_ptr<HostState> state, void* mapping, int64_t mapped, void* data, int64_t bytes, MemoryCategory category)
-      : Storage(data, bytes, category), state_(std::move(state)), mapping_(mapping), mapped_(mapped) {
+  GuardedStorage(std::shared_ptr<HostState> state, char* mapping, int64_t usable, char* data, int64_t bytes, MemoryCategory category,
+                 std::string_view name)
+      : Storage(data, bytes, category), state_(std::move(state)), mapping_(mapping), usable_(usable), name_(name) {
+    for_neighbours([](unsigned char* at) { *at = neighbour(at); });
+    protect(PROT_NONE);
     state_->accounting.add(bytes_, category_);
   }
   ~GuardedStorage() override {
     state_->accounting.remove(bytes_, category_);
-    munmap(mapping_, static_cast<size_t>(mapped_));
+    munmap(mapping_, static_cast<size_t>(usable_ + sysconf(_SC_PAGESIZE)));
   }
   void open() override {
     std::lock_guard lock(mutex_);
@@ -130,15 +136,35 @@ class GuardedStorage final : public Storage {
   }
   void close() override {
     std::lock_guard lock(mutex_);
-    if (--depth_ == 0) protect(PROT_NONE);
+    if (--depth_ > 0) return;
+    for_neighbours([this](const unsigned char* at) {
+      if (*at != neighbour(at)) die(at);
+    });
+    protect(PROT_NONE);
   }
 
  private:
-  void protect(int access) { mprotect(mapping_, static_cast<size_t>(mapped_ - sysconf(_SC_PAGESIZE)), access); }
+  // The bytes of 0x7fff: NaN in every floating type, and not the poison.
+  static unsigned char neighbour(const unsigned char* at) { return reinterpret_cast<uintptr_t>(at) % 2 == 0 ? 0xff : 0x7f; }
+
+  template <class Body>
+  void for_neighbours(const Body& body) const {
+    auto* const first = reinterpret_cast<unsigned char*>(mapping_);
+    auto* const data = static_cast<unsigned char*>(data_);
+    for (unsigned char* at = first; at < data; ++at) body(at);
+    for (unsigned char* at = data + bytes_; at < first + usable_; ++at) body(at);
+  }
+  [[noreturn]] void die(const unsigned char* at) const {
+    std::fprintf(stderr, "a kernel wrote beside \"%s\": at byte %td of %lld\n", name_.c_str(), at - static_cast<unsigned char*>(data_),
+                 static_cast<long long>(bytes_));
+    std::abort();
+  }
+  void protect(int access) { mprotect(mapping_, static_cast<size_t>(usable_), access); }
 
   std::shared_ptr<HostState> state_;
-  void* mapping_;
-  int64_t mapped_;
+  char* mapping_;
+  int64_t usable_;
+  std::string name_;
   std::mutex mutex_;
   int depth_ = 0;
 };
@@ -180,13 +206,13 @@ class HostAllocator final : public Allocator, public CountsExternalMemory {
   StorageHandle allocate_guarded(int64_t bytes, MemoryCategory category, std::string_view name) {
     const int64_t page = sysconf(_SC_PAGESIZE);
     const int64_t usable = round_up(std::max<int64_t>(bytes, 1), page);
-    const int64_t mapped = usable + page;
-    void* mapping = mmap(nullptr, static_cast<size_t>(mapped), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapping == MAP_FAILED) throw_out_of_memory(bytes, name, "", statistics());
-    std::memset(mapping, 0xff, static_cast<size_t>(usable));
-    char* data = static_cast<char*>(mapping) + usable - round_up(bytes, 64);
-    mprotect(mapping, static_cast<size_t>(mapped), PROT_NONE);
-    return std::make_shared<GuardedStorage>(state_, mapping, mapped, data, bytes, category);
+    void* pages = mmap(nullptr, static_cast<size_t>(usable + page), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages == MAP_FAILED) throw_out_of_memory(bytes, name, "", statistics());
+    char* const mapping = static_cast<char*>(pages);
+    mprotect(mapping + usable, static_cast<size_t>(page), PROT_NONE);
+    char* const data = mapping + usable - round_up(bytes, 64);
+    std::memset(data, 0xff, static_cast<size_t>(bytes));
+    return std::make_shared<GuardedStorage>(state_, mapping, usable, data, bytes, category, name);
   }
 
   std::shared_ptr<HostState> state_;

@@ -128,6 +128,30 @@ TEST_CASE("guarded blocks are accessible only while open, and not beyond their e
   CHECK_FALSE(survives([&] { touch(data); }));
 }
 
+TEST_CASE("what is written beside a guarded block of any size is found when the block closes") {
+  HostAllocatorOptions options;
+  options.guarded = true;
+  const auto allocator = make_host_allocator(options);
+  for (const int64_t bytes : {0, 1, 4, 63, 100, 4000, 4097}) {
+    auto block = allocator->allocate(bytes, MemoryCategory::activations, "x");
+    auto* data = static_cast<char*>(block->data());
+    const auto writes = [&](int64_t at) {
+      return survives([&] {
+        signal(SIGABRT, SIG_DFL);
+        block->open();
+        if (at >= -4096) touch(data + at);
+        block->close();
+      });
+    };
+    INFO(bytes);
+    CHECK(writes(INT64_MIN));
+    if (bytes > 0) CHECK(writes(bytes - 1));
+    CHECK_FALSE(writes(bytes));
+    CHECK_FALSE(writes(bytes + 3));
+    if (bytes < 4096 - 64) CHECK_FALSE(writes(-1));
+  }
+}
+
 TEST_CASE("what does not fit names its purpose and shows the categories") {
   for (const bool guarded : {false, true}) {
     HostAllocatorOptions options;
