@@ -7,7 +7,7 @@ using cpu_test::bits;
 
 TEST_CASE("products of up to sixteen rows: bits of a row alone, for every instruction set and thread count") {
   for (const std::string& set : {std::string("baseline"), std::string("auto")})
-    for (auto [n, k] : {std::pair<int64_t, int64_t>{1, 1}, {61, 37}, {300, 515}}) {
+    for (auto [n, k] : {std::pair<int64_t, int64_t>{1, 1}, {61, 37}, {300, 515}, {13, 2085}}) {
       const auto alone = cpu_test::make(1, set);
       const std::vector<double> x = cpu_test::random_values(16 * k, 1), w = cpu_test::random_values(n * k, 2);
       const std::vector<double> bias = cpu_test::random_values(n, 3), before = cpu_test::random_values(16 * n, 4);
