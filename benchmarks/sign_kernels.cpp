@@ -61,10 +61,14 @@ class SignKernelsTable {
     pack("pack float32, width 96", numbers_, 96);
     add("unpack", 0, bytes_, [&] { backend_->signs().unpack(stream_, {words, header, numbers_, piece}); });
     add("apply", 0, 2 * bytes_, [&] { backend_->signs().apply(stream_, {numbers_, words, header, piece, hyper_}); });
-    fill(numbers_, 0.02);
-    pack("pack float32, 2 % zeros", numbers_);
-    backend_->zero(stream_, numbers_);
-    pack("pack float32, all zero", numbers_);
+    for (const int percent : {1, 50, 100}) {
+      fill(numbers_, percent / 100.0);
+      pack(text("pack float32, ", percent, " % zeros"), numbers_);
+    }
+    fill(numbers_, 0.01);
+    pack("pack float32, width 96, 1 % zeros", numbers_, 96);
+    fill(halves, 0.01);
+    pack("pack bfloat16, 1 % zeros", halves);
     const int64_t integers = n / 8;  // words and their numbers together stay as large as the array
     const Tensor packed = words_.flat(0, integers / 64);
     add("expand int8", 0, integers, [&] { backend_->signs().expand(stream_, {packed, view(DType::int8, 0, integers), 0, 1}); });
@@ -87,7 +91,7 @@ class SignKernelsTable {
     const Tensor header = words_.flat(words.elements(), sign_header_words(piece));
     add(operation, 0, in.bytes(), [&] { pack_into(in, words, header, piece); });
   }
-  // Random numbers, every one zero with a chance of `zeros`: with 2 %, seven of ten words hold a zero.
+  // Random numbers, every one zero with a chance of `zeros`: with 1 %, every other word holds a zero.
   void fill(const Tensor& array, double zeros) {
     const Tensor some = random_tensor(*backend_, {std::min<int64_t>(array.elements(), 1 << 22)});
     const Random random(7, RandomStream::test);

@@ -187,6 +187,35 @@ TEST_CASE("signs of bfloat16 are those of the same numbers in float32, special o
   CHECK((packed(DType::float32).second[0] & 1) == 1);  // the non-numbers were seen
 }
 
+TEST_CASE("numbers whose products overflow are numbers, whatever stands beside them") {
+  constexpr int64_t count = 5000;
+  const SignSegments piece{64 * 7 + 5, count, 300, 16384};
+  std::vector<double> values = cpu_test::random_values(count, 12);
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (i % 3 == 0) values[i] = i % 2 == 0 ? 0.0 : -0.0;
+    if (i % 50 == 1) values[i] = i % 4 == 1 ? 3e38 : -3e38;
+  }
+  const uint64_t key = sign_key(9, 2, "embedding");
+  for (const std::string& instruction_set : cpu::supported_instruction_sets())
+    for (const bool non_number : {false, true}) {
+      INFO(instruction_set << " non-number " << non_number);
+      if (non_number) values[4321] = std::nan("");
+      const auto backend = cpu_test::make(1, instruction_set);
+      const Tensor words = words_tensor(*backend, sign_words(count)), header = words_tensor(*backend, sign_header_words(piece));
+      backend->signs().pack(backend->compute_stream(), {cpu_test::tensor(*backend, {count}, values), words, header, piece, key});
+      const std::vector<uint64_t> packed = words_in(*backend, words);
+      int wrong = 0;
+      for (int64_t i = 0; i < count; ++i) {
+        const double x = values[static_cast<size_t>(i)];
+        const bool expected = x > 0 || (x == 0 && zero_sign(key, piece.first + i));
+        wrong += ((packed[static_cast<size_t>(i / 64)] >> (i % 64)) & 1) != (expected ? 1u : 0u) ? 1 : 0;
+      }
+      CHECK(wrong == 0);
+      CHECK((words_in(*backend, header)[0] & 1) == (non_number ? 1u : 0u));
+      values[4321] = 1.0;
+    }
+}
+
 TEST_CASE("kernels of signs have equal bits on any number of threads, instruction set and stream") {
   constexpr int64_t count = 200001;
   const SignSegments piece{77, count, 300, 16384};

@@ -16,61 +16,72 @@ typedef uint32_t Singles __attribute__((vector_size(lanes * 4)));
 typedef uint16_t Halves __attribute__((vector_size(lanes * 4)));
 constexpr int64_t single_vectors = word_bits / lanes, half_vectors = word_bits / (2 * lanes);
 
-// Bit i: the sign of element i of 64.
+// The elements of which one instruction collects the signs, and the vectors that hold them.
 #if defined(__AVX512F__)
-inline uint64_t sign_bits(const Singles* v) {
-  uint64_t bits = 0;
-  for (int64_t i = 0; i < single_vectors; ++i)
-    bits |= static_cast<uint64_t>(_mm512_movepi32_mask(reinterpret_cast<__m512i>(v[i]))) << (16 * i);
-  return bits;
+constexpr int64_t single_group = lanes, half_group = 2 * lanes;
+#else
+constexpr int64_t single_group = 4 * lanes, half_group = 4 * lanes;
+#endif
+constexpr int64_t single_group_vectors = single_group / lanes, half_group_vectors = half_group / (2 * lanes);
+
+// Bit i: the sign of element i of a group; whether element i is zero, for elements that are not negative.
+#if defined(__AVX512F__)
+inline uint64_t group_signs(const Singles* v) { return _mm512_movepi32_mask(reinterpret_cast<__m512i>(v[0])); }
+inline uint64_t group_signs(const Halves* v) { return _mm512_movepi16_mask(reinterpret_cast<__m512i>(v[0])); }
+inline uint64_t group_zeros(const Singles* v) {
+  return _mm512_testn_epi32_mask(reinterpret_cast<__m512i>(v[0]), reinterpret_cast<__m512i>(v[0]));
 }
-inline uint64_t sign_bits(const Halves* v) {
-  uint64_t bits = 0;
-  for (int64_t i = 0; i < half_vectors; ++i)
-    bits |= static_cast<uint64_t>(_mm512_movepi16_mask(reinterpret_cast<__m512i>(v[i]))) << (32 * i);
-  return bits;
+inline uint64_t group_zeros(const Halves* v) {
+  return _mm512_testn_epi16_mask(reinterpret_cast<__m512i>(v[0]), reinterpret_cast<__m512i>(v[0]));
 }
 #elif defined(__AVX2__)
-// Packing saturates, so it keeps signs; it works on 128-bit halves, which the permutations put in order.
-inline uint64_t sign_bits(const Singles* v) {
-  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-  uint64_t bits = 0;
-  for (int64_t i = 0; i < single_vectors; i += 4) {
-    const __m256i low = _mm256_packs_epi32(reinterpret_cast<__m256i>(v[i]), reinterpret_cast<__m256i>(v[i + 1]));
-    const __m256i high = _mm256_packs_epi32(reinterpret_cast<__m256i>(v[i + 2]), reinterpret_cast<__m256i>(v[i + 3]));
-    const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order);
-    bits |= static_cast<uint64_t>(static_cast<uint32_t>(_mm256_movemask_epi8(bytes))) << (8 * i);
-  }
-  return bits;
+// One byte an element. Packing saturates, so it keeps signs and what is not zero; it works on 128-bit halves, which the permutations
+// put in order.
+inline __m256i group_bytes(const Singles* v) {
+  const __m256i low = _mm256_packs_epi32(reinterpret_cast<__m256i>(v[0]), reinterpret_cast<__m256i>(v[1]));
+  const __m256i high = _mm256_packs_epi32(reinterpret_cast<__m256i>(v[2]), reinterpret_cast<__m256i>(v[3]));
+  return _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
-inline uint64_t sign_bits(const Halves* v) {
-  uint64_t bits = 0;
-  for (int64_t i = 0; i < half_vectors; i += 2) {
-    const __m256i packed = _mm256_packs_epi16(reinterpret_cast<__m256i>(v[i]), reinterpret_cast<__m256i>(v[i + 1]));
-    const __m256i bytes = _mm256_permute4x64_epi64(packed, 0xd8);
-    bits |= static_cast<uint64_t>(static_cast<uint32_t>(_mm256_movemask_epi8(bytes))) << (16 * i);
-  }
-  return bits;
+inline __m256i group_bytes(const Halves* v) {
+  const __m256i packed = _mm256_packs_epi16(reinterpret_cast<__m256i>(v[0]), reinterpret_cast<__m256i>(v[1]));
+  return _mm256_permute4x64_epi64(packed, 0xd8);
+}
+template <class Vector>
+inline uint64_t group_signs(const Vector* v) {
+  return static_cast<uint32_t>(_mm256_movemask_epi8(group_bytes(v)));
+}
+template <class Vector>
+inline uint64_t group_zeros(const Vector* v) {
+  return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(group_bytes(v), _mm256_setzero_si256())));
 }
 #else
+inline __m128i group_bytes(const Singles* v) {
+  const __m128i low = _mm_packs_epi32(reinterpret_cast<__m128i>(v[0]), reinterpret_cast<__m128i>(v[1]));
+  const __m128i high = _mm_packs_epi32(reinterpret_cast<__m128i>(v[2]), reinterpret_cast<__m128i>(v[3]));
+  return _mm_packs_epi16(low, high);
+}
+inline __m128i group_bytes(const Halves* v) { return _mm_packs_epi16(reinterpret_cast<__m128i>(v[0]), reinterpret_cast<__m128i>(v[1])); }
+template <class Vector>
+inline uint64_t group_signs(const Vector* v) {
+  return static_cast<uint32_t>(_mm_movemask_epi8(group_bytes(v)));
+}
+template <class Vector>
+inline uint64_t group_zeros(const Vector* v) {
+  return static_cast<uint32_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(group_bytes(v), _mm_setzero_si128())));
+}
+#endif
+
+// Bit i: the sign of element i of 64.
 inline uint64_t sign_bits(const Singles* v) {
   uint64_t bits = 0;
-  for (int64_t i = 0; i < single_vectors; i += 4) {
-    const __m128i low = _mm_packs_epi32(reinterpret_cast<__m128i>(v[i]), reinterpret_cast<__m128i>(v[i + 1]));
-    const __m128i high = _mm_packs_epi32(reinterpret_cast<__m128i>(v[i + 2]), reinterpret_cast<__m128i>(v[i + 3]));
-    bits |= static_cast<uint64_t>(_mm_movemask_epi8(_mm_packs_epi16(low, high))) << (4 * i);
-  }
+  for (int64_t i = 0; i < word_bits / single_group; ++i) bits |= group_signs(v + single_group_vectors * i) << (single_group * i);
   return bits;
 }
 inline uint64_t sign_bits(const Halves* v) {
   uint64_t bits = 0;
-  for (int64_t i = 0; i < half_vectors; i += 2) {
-    const __m128i bytes = _mm_packs_epi16(reinterpret_cast<__m128i>(v[i]), reinterpret_cast<__m128i>(v[i + 1]));
-    bits |= static_cast<uint64_t>(_mm_movemask_epi8(bytes)) << (8 * i);
-  }
+  for (int64_t i = 0; i < word_bits / half_group; ++i) bits |= group_signs(v + half_group_vectors * i) << (half_group * i);
   return bits;
 }
-#endif
 
 // All ones in lane j where bit j of `bits` is set.
 inline Ints lane_mask(uint64_t bits) {

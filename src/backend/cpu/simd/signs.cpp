@@ -8,19 +8,61 @@
 namespace dmuon::DMUON_SIMD {
 namespace {
 
-// The hash of signs.h, here once more because these files share no code with others (see vector.h).
-inline uint64_t mix(uint64_t z) {
+typedef uint64_t Quads __attribute__((vector_size(lanes * 4)));
+constexpr int64_t quad_lanes = lanes / 2;
+
+// Zeros come in crowds, and a guess which word has some costs more, where it fails, than to look for them. So words are looked through
+// for zeros in runs of this length, until one has none.
+constexpr int64_t run_words = 16;
+
+// The two halves of the hash of signs.h, here once more because these files share no code with others (see vector.h).
+template <class T>
+inline T mix_begin(T z) {
   z += 0x9e3779b97f4a7c15ull;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  return (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+}
+template <class T>
+inline T mix_end(T z) {
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
   return z ^ (z >> 31);
 }
-// Bit j: the sign of a zero at index + j.
-inline uint64_t zero_signs(uint64_t key, uint64_t index) {
-  const uint64_t block = index / word_bits, shift = index % word_bits;
-  const uint64_t here = mix(key ^ mix(block)) >> shift;
-  return shift == 0 ? here : here | mix(key ^ mix(block + 1)) << (word_bits - shift);
-}
+
+// The signs of zeros, word after word in groups: bit j of the first word is that of the element at `index` + j of its tensor. The hash is
+// the mixture of a mixture. The inner ones are computed in vectors, in steps between the words of the group before, the outer ones one by
+// one: so both kinds of units of the processor have something to do, and little enough at a time.
+class ZeroSigns {
+ public:
+  static constexpr int64_t group = quad_lanes;
+
+  ZeroSigns(uint64_t key, uint64_t index) : key_(key), blocks_(Quads{} + index / word_bits), shift_(index % word_bits) {
+    if (shift_ != 0) here_ = mix_end(mix_begin(key_ ^ mix_end(mix_begin(index / word_bits))));
+    for (int64_t i = 0; i < group; ++i) blocks_[i] += static_cast<uint64_t>(i + (shift_ != 0 ? 1 : 0));
+    first_step();
+    second_step();
+    next();
+  }
+
+  // Each word i of a group once and in order; the steps towards the next group are done while this one's words are in use.
+  uint64_t word(int64_t i) {
+    const uint64_t hash = mix_end(mix_begin(key_ ^ inner_[i]));
+    if (shift_ == 0) return hash;
+    const uint64_t across = here_ >> shift_ | hash << (word_bits - shift_);  // the word lies across two blocks of the hash
+    here_ = hash;
+    return across;
+  }
+  void first_step() {
+    next_ = mix_begin(blocks_);
+    blocks_ += static_cast<uint64_t>(group);
+  }
+  void second_step() { next_ = mix_end(next_); }
+  void next() { __builtin_memcpy(inner_, &next_, sizeof next_); }
+
+ private:
+  uint64_t key_;
+  Quads blocks_, next_{};
+  uint64_t shift_, here_ = 0;
+  uint64_t inner_[group];
+};
 
 // A floating type by its bits.
 template <class Bits>
@@ -78,29 +120,6 @@ struct WordSigns {
   uint64_t positive, zero;
 };
 
-// Signs and zeros of 64 elements; `largest` collects the largest magnitudes of every lane. Right where all are numbers.
-template <class Bits>
-inline WordSigns word_signs(const Bits* in, typename Format<Bits>::Signed* largest) {
-  using F = Format<Bits>;
-  const auto* vectors = reinterpret_cast<const typename F::Unaligned*>(in);
-  typename F::Vector v[F::vectors];
-#pragma GCC unroll 16
-  for (int64_t i = 0; i < F::vectors; ++i) {
-    const auto magnitude = reinterpret_cast<typename F::Signed>(vectors[i] & F::magnitude);
-    v[i] = reinterpret_cast<typename F::Vector>(magnitude == 0);
-    *largest = magnitude > *largest ? magnitude : *largest;
-  }
-  const uint64_t zeros = sign_bits(v);
-  asm volatile("" ::: "memory");  // loaded once more: kept, the vectors would not fit into registers beside their masks
-#pragma GCC unroll 16
-  for (int64_t i = 0; i < F::vectors; ++i) v[i] = vectors[i];
-  return {~(sign_bits(v) | zeros), zeros};
-}
-template <class Bits>
-inline bool has_non_finite(typename Format<Bits>::Signed largest) {
-  return any(largest >= typename Format<Bits>::Signed{} + static_cast<Bits>(Format<Bits>::infinity));
-}
-
 // Bit i: element i of 64 is NaN, which counts as not positive.
 template <class Bits>
 inline uint64_t nan_bits(const Bits* in) {
@@ -111,6 +130,83 @@ inline uint64_t nan_bits(const Bits* in) {
     v[i] = reinterpret_cast<typename F::Vector>((reinterpret_cast<const typename F::Unaligned*>(in)[i] & F::magnitude) > F::infinity);
   return sign_bits(v);
 }
+template <class Bits>
+inline bool has_non_finite(const Bits* in) {
+  using F = Format<Bits>;
+  typename F::Vector found{};
+  for (int64_t i = 0; i < F::vectors; ++i)
+    found |= reinterpret_cast<typename F::Vector>((reinterpret_cast<const typename F::Unaligned*>(in)[i] & F::magnitude) >= F::infinity);
+  return any(found);
+}
+
+// Signs and zeros of words, right where all elements are numbers; suspicious() where some may be none. Group by group, so that the
+// vectors stay in registers.
+template <class Bits>
+class WordScan;
+
+// Adding +0 makes -0 the same as +0 and leaves the other signs, so one packing serves signs and zeros. A product with an infinity or NaN
+// is one as well, and so is every sum with it; numbers that are very large may overflow too.
+template <>
+class WordScan<uint32_t> {
+ public:
+  WordSigns word(const uint32_t* in) {
+    WordSigns signs{};
+#pragma GCC unroll 4
+    for (int64_t g = 0; g < word_bits / single_group; ++g) {
+      Floats x[single_group_vectors];
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < single_group_vectors; ++i)
+        x[i] = load(reinterpret_cast<const float*>(in) + single_group * g + lanes * i) + Floats{};
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < single_group_vectors; i += 2) sums_[i] = multiply_add(x[i], x[(i + 1) % single_group_vectors], sums_[i]);
+      Singles v[single_group_vectors];
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < single_group_vectors; ++i) v[i] = reinterpret_cast<Singles>(x[i]);
+      signs.positive |= group_signs(v) << (single_group * g);
+      signs.zero |= group_zeros(v) << (single_group * g);
+    }
+    signs.positive = ~(signs.positive | signs.zero);
+    return signs;
+  }
+  bool suspicious() const {
+    Floats sum{};
+    for (const Floats& some : sums_) sum += some;
+    return any(sum - sum != Floats{});
+  }
+
+ private:
+  Floats sums_[single_group_vectors] = {};  // several, because every addition waits for the one before
+};
+
+template <>
+class WordScan<uint16_t> {
+  using F = Format<uint16_t>;
+
+ public:
+  WordSigns word(const uint16_t* in) {
+    const auto* vectors = reinterpret_cast<const F::Unaligned*>(in);
+    WordSigns signs{};
+#pragma GCC unroll 4
+    for (int64_t g = 0; g < word_bits / half_group; ++g) {
+      Halves v[half_group_vectors], magnitude[half_group_vectors];
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < half_group_vectors; ++i) {
+        v[i] = vectors[half_group_vectors * g + i];
+        magnitude[i] = v[i] & F::magnitude;
+        const auto comparable = reinterpret_cast<F::Signed>(magnitude[i]);
+        largest_ = comparable > largest_ ? comparable : largest_;
+      }
+      signs.positive |= group_signs(v) << (half_group * g);
+      signs.zero |= group_zeros(magnitude) << (half_group * g);
+    }
+    signs.positive = ~(signs.positive | signs.zero);
+    return signs;
+  }
+  bool suspicious() const { return any(largest_ >= F::Signed{} + static_cast<int16_t>(F::infinity)); }
+
+ private:
+  F::Signed largest_{};
+};
 
 // The bits of a header, written word by word; several threads may write into one word.
 class HeaderWriter {
@@ -153,10 +249,6 @@ inline void prefetch(const Bits* in) {
     __builtin_prefetch(reinterpret_cast<const char*>(in) + ahead + byte);
 }
 
-// Zeros come in crowds, and a guess which of them fails costs more than to look for them: after the first, this many words take
-// the path that expects them.
-constexpr int64_t words_with_zeros = 16;
-
 template <class Bits>
 class Packer {
  public:
@@ -172,9 +264,7 @@ class Packer {
     const int64_t whole = end - (end - first) % word_bits;
     while (first < whole) {
       first = plain_words(first, whole);
-      const int64_t behind = whole - first < words_with_zeros * word_bits ? whole : first + words_with_zeros * word_bits;
-      words_of_zeros(first, behind);
-      first = behind;
+      first = words_of_zeros(first, whole);
     }
     if (first < end) last_word(first, end - first);
   }
@@ -195,44 +285,116 @@ class Packer {
     return first;
   }
 
-  void words_of_zeros(int64_t begin, int64_t end) {
-    typename Format<Bits>::Signed largest{};
-    for (int64_t first = begin; first < end; first += word_bits) {
-      // Words that lie in one segment and don't end it.
-      uint64_t non_zero = 0;
-      for (const int64_t inside = walk_.end() - 1 < end ? walk_.end() - 1 : end; first + word_bits <= inside; first += word_bits) {
-        prefetch(in_ + first);
-        const WordSigns signs = word_signs(in_ + first, &largest);
-        store(first, signs);
-        non_zero |= ~signs.zero;
-      }
-      if (non_zero != 0) header_.set(1 + walk_.segment());
-      if (first >= end) break;
-      prefetch(in_ + first);
-      const WordSigns signs = word_signs(in_ + first, &largest);
-      store(first, signs);
-      mark(first, word_bits, ~signs.zero);
+  // Up to the end of a run without zeros. Runs end at multiples of their length, where rows often end.
+  int64_t words_of_zeros(int64_t first, int64_t end) {
+    constexpr int64_t run = run_words * word_bits;
+    const int64_t run_end = first - first % run + run, until = run_end < end ? run_end : end;
+    if (until - first < run) {
+      if (part_of_run(first, (until - first) / word_bits) == 0) return until;
+      first = until;
     }
-    if (__builtin_expect(has_non_finite<Bits>(largest), 0)) {
+    if (end - first >= run) {
+      ZeroSigns zero_signs(key_, tensor_first_ + static_cast<uint64_t>(first));
+      for (; end - first >= run; first += run)
+        if (whole_run(first, zero_signs) == 0) return first + run;
+    }
+    if (first < end) part_of_run(first, (end - first) / word_bits);
+    return end;
+  }
+
+  // What a run keeps for its header: its zeros; `any` has a bit set where there were zeros, `non_zero` where something else was.
+  struct Run {
+    uint64_t zeros[run_words];
+    uint64_t any = 0, non_zero = 0;
+  };
+
+  // Both return `any`.
+  uint64_t whole_run(int64_t first, ZeroSigns& zero_signs) {
+    const Bits* in = in_ + first;
+    uint64_t* out = words_ + first / word_bits;
+    Run run;
+    WordScan<Bits> scan;
+    ZeroSigns signs = zero_signs;
+    for (int64_t i = 0; i < run_words; i += ZeroSigns::group, in += ZeroSigns::group * word_bits, out += ZeroSigns::group) {
+#pragma GCC unroll 8
+      for (int64_t j = 0; j < ZeroSigns::group; ++j) {
+        prefetch(in + word_bits * j);
+        const WordSigns word = scan.word(in + word_bits * j);
+        out[j] = word.positive | (word.zero & signs.word(j));
+        run.zeros[i + j] = word.zero;
+        if (j == 0) signs.first_step();
+        if (j == 1) signs.second_step();
+      }
+      signs.next();
+    }
+    zero_signs = signs;
+    return finish(first, run_words, run, scan);
+  }
+  __attribute__((noinline)) uint64_t part_of_run(int64_t first, int64_t words) {
+    ZeroSigns signs(key_, tensor_first_ + static_cast<uint64_t>(first));
+    Run run;
+    WordScan<Bits> scan;
+    for (int64_t i = 0; i < words; ++i) {
+      const WordSigns word = scan.word(in_ + first + word_bits * i);
+      words_[first / word_bits + i] = word.positive | (word.zero & signs.word(i % ZeroSigns::group));
+      run.zeros[i] = word.zero;
+      if ((i + 1) % ZeroSigns::group != 0) continue;
+      signs.first_step();
+      signs.second_step();
+      signs.next();
+    }
+    return finish(first, words, run, scan);
+  }
+  uint64_t finish(int64_t first, int64_t words, Run& run, const WordScan<Bits>& scan) {
+    if (__builtin_expect(scan.suspicious(), 0)) non_numbers(first, words);
+    for (int64_t i = 0; i < words; ++i) {
+      run.any |= run.zeros[i];
+      run.non_zero |= ~run.zeros[i];
+    }
+    mark_run(first, words, run.zeros, run.non_zero);
+    return run.any;
+  }
+  __attribute__((noinline)) void non_numbers(int64_t first, int64_t words) {
+    for (int64_t i = first; i < first + word_bits * words; i += word_bits) {
+      if (!has_non_finite(in_ + i)) continue;
       header_.set(0);
-      for (int64_t first = begin; first < end; first += word_bits) words_[first / word_bits] &= ~nan_bits(in_ + first);
+      words_[i / word_bits] &= ~nan_bits(in_ + i);
+    }
+  }
+  void mark_run(int64_t first, int64_t words, const uint64_t* zeros, uint64_t any_non_zero) {
+    const int64_t end = first + word_bits * words;
+    if (walk_.end() >= end) {
+      mark_inside(end, any_non_zero);
+      return;
+    }
+    for (int64_t i = 0; i < words;) {
+      // Words that lie in one segment.
+      const int64_t inside = (walk_.end() - first) / word_bits, last = inside < words ? inside : words;
+      uint64_t non_zero = 0;
+      for (; i < last; ++i) non_zero |= ~zeros[i];
+      mark_inside(first + word_bits * i, non_zero);
+      if (i < words && walk_.end() < first + word_bits * (i + 1)) {
+        mark(first + word_bits * i, word_bits, ~zeros[i]);
+        ++i;
+      }
     }
   }
 
   void last_word(int64_t first, int64_t count) {
     Bits padded[word_bits];
     for (int64_t i = 0; i < word_bits; ++i) padded[i] = i < count ? in_[first + i] : Bits{1};
-    typename Format<Bits>::Signed largest{};
-    const WordSigns signs = word_signs<Bits>(padded, &largest);
-    store(first, signs);
-    words_[first / word_bits] &= ~nan_bits(padded) & low_bits(count);
-    if (has_non_finite<Bits>(largest)) header_.set(0);
+    WordScan<Bits> scan;
+    const WordSigns signs = scan.word(padded);
+    const uint64_t word = signs.positive | (signs.zero & ZeroSigns(key_, tensor_first_ + static_cast<uint64_t>(first)).word(0));
+    words_[first / word_bits] = word & ~nan_bits(padded) & low_bits(count);
+    if (has_non_finite(padded)) header_.set(0);
     mark(first, count, ~signs.zero & low_bits(count));
   }
 
-  void store(int64_t first, const WordSigns& signs) {
-    const auto index = static_cast<uint64_t>(first);
-    words_[index / word_bits] = signs.positive | (signs.zero & zero_signs(key_, tensor_first_ + index));
+  // Elements up to `end`, all of one segment, which may end there; some bit of non_zero is set where one of them is not zero.
+  void mark_inside(int64_t end, uint64_t non_zero) {
+    if (non_zero != 0) header_.set(1 + walk_.segment());
+    if (walk_.end() == end) walk_.advance();
   }
 
   // Bit j of non_zero: element first + j is not zero.
