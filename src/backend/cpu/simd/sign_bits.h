@@ -105,6 +105,10 @@ class SegmentWalk {
 
   int64_t segment() const { return segment_; }
   int64_t end() const { return row_end_ < chunk_end_ ? row_end_ : chunk_end_; }  // may lie behind the piece
+  int64_t row_length() const { return row_length_; }
+  int64_t chunk_end() const { return chunk_end_; }
+  // The last row that begins before `element`, which lies behind the end of the present row.
+  int64_t last_row(int64_t element) const { return row_end_ + (element - 1 - row_end_) / row_length_ * row_length_; }
   void advance() {
     const int64_t passed = end();
     if (row_end_ == passed) row_end_ += row_length_;

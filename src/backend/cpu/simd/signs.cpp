@@ -367,6 +367,13 @@ class Packer {
       mark_inside(end, any_non_zero);
       return;
     }
+    if (words == run_words && no_half_is_zero(zeros) && segments_are_non_zero(first, end, zeros)) {
+      const int64_t segment = walk_.segment();
+      walk_.advance_to(end - 1);
+      header_.set_range(1 + segment, 1 + walk_.segment());
+      if (walk_.end() == end) walk_.advance();
+      return;
+    }
     for (int64_t i = 0; i < words;) {
       // Words that lie in one segment.
       const int64_t inside = (walk_.end() - first) / word_bits, last = inside < words ? inside : words;
@@ -378,6 +385,26 @@ class Packer {
         ++i;
       }
     }
+  }
+
+  // Whether every half word of a run has an element that is not zero: then so has whatever is 63 elements long.
+  static bool no_half_is_zero(const uint64_t* zeros) {
+    Ints found{};
+    for (int64_t i = 0; i < run_words; i += quad_lanes) {
+      Ints halves;
+      __builtin_memcpy(&halves, zeros + i, sizeof halves);
+      found |= halves == -1;
+    }
+    return !any(found);
+  }
+  // Of a run without such a half, in which at least one segment ends: whether that is enough to know all its segments for non-zero. Those
+  // of narrow rows and those that a chunk cuts short are left to a closer look.
+  bool segments_are_non_zero(int64_t first, int64_t end, const uint64_t* zeros) const {
+    constexpr int64_t enough = 63;
+    if (walk_.row_length() < enough || walk_.chunk_end() < end) return false;
+    const int64_t before = walk_.end() - first, behind = end - walk_.last_row(end);
+    return (before >= enough || (~zeros[0] & low_bits(before)) != 0) &&
+           (behind >= enough || ~zeros[run_words - 1] >> (word_bits - behind) != 0);
   }
 
   void last_word(int64_t first, int64_t count) {
