@@ -1,5 +1,6 @@
 #include "train/load_model.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 
@@ -13,14 +14,21 @@
 namespace dmuon {
 namespace {
 
-// Gives every parameter memory and the values that `read` writes as float32.
+// Gives every parameter memory and its values: `read` writes elements [first, first + count) as float32. Piece by piece, so that
+// loading takes little more memory than the model.
 void fill_parameters(Backend& backend, const Inventory& inventory,
-                     const std::function<void(const ParameterDeclaration& parameter, float* out)>& read) {
+                     const std::function<void(const ParameterDeclaration& parameter, int64_t first, int64_t count, float* out)>& read) {
+  constexpr int64_t piece = int64_t{1} << 20;
+  std::vector<float> host;
   for (const ParameterDeclaration& parameter : inventory.parameters()) {
-    std::vector<float> host(static_cast<size_t>(parameter.shape.elements()));
-    read(parameter, host.data());
-    parameter.state->value = backend.allocate(parameter.shape, DType::float32, MemoryCategory::parameters, parameter.name);
-    backend.copy_from_host(backend.compute_stream(), host.data(), parameter.state->value);
+    Tensor value = backend.allocate(parameter.shape, DType::float32, MemoryCategory::parameters, parameter.name);
+    for (int64_t first = 0; first < value.elements(); first += piece) {
+      const int64_t count = std::min(piece, value.elements() - first);
+      host.resize(std::max(host.size(), static_cast<size_t>(count)));
+      read(parameter, first, count, host.data());
+      backend.copy_from_host(backend.compute_stream(), host.data(), value.flat(first, count));
+    }
+    parameter.state->value = std::move(value);
   }
 }
 
@@ -29,8 +37,8 @@ void read_parameters(Backend& backend, const Inventory& inventory, const Checkpo
   for (const ParameterDeclaration& parameter : inventory.parameters())
     expected.push_back({parameter.name, DType::float32, parameter.shape});
   reader.check_tensors(expected, true);
-  fill_parameters(backend, inventory, [&](const ParameterDeclaration& parameter, float* out) {
-    reader.read_tensor(parameter.name, out, parameter.shape.elements() * 4);
+  fill_parameters(backend, inventory, [&](const ParameterDeclaration& parameter, int64_t first, int64_t count, float* out) {
+    reader.read_tensor(parameter.name, first * 4, out, count * 4);
   });
 }
 
@@ -64,8 +72,8 @@ LoadedModel load_huggingface(Backend& backend, const Path& directory, TokenizerH
   const Inventory& inventory = loaded.model->inventory();
   const HuggingFaceReader reader(directory, described.family.huggingface.layout(loaded.settings), inventory);
   reader.check_tied_copy();
-  fill_parameters(backend, inventory, [&](const ParameterDeclaration& parameter, float* out) {
-    reader.read(parameter.name, 0, parameter.shape.elements(), out);
+  fill_parameters(backend, inventory, [&](const ParameterDeclaration& parameter, int64_t first, int64_t count, float* out) {
+    reader.read(parameter.name, first, count, out);
   });
   return loaded;
 }

@@ -20,9 +20,9 @@ struct LoadedModel {
 
 // `path`: a directory of the Hugging Face tools (it has a config.json), or a step directory, a checkpoint directory or a run directory
 // (its newest checkpoint). The tokenizer is the one that `tokenizer` names ("byte", or what read_tokenizer accepts), else the one in
-// the directory or checkpoint. Parameters become float32 on `backend`, with
-// one of them at a time in host memory beside it; no optimizer state is read. CheckpointError for what is missing, damaged or
-// misshaped, ConfigError for an architecture that no family has, DataError for a tokenizer with more ids than the model.
+// the directory or checkpoint. Parameters become float32 on `backend`, with a few MB of one of them at a time in host memory beside
+// it; no optimizer state is read. CheckpointError for what is missing, damaged or misshaped, ConfigError for an architecture that no
+// family has, DataError for a tokenizer with more ids than the model.
 LoadedModel load_model(Backend& backend, const std::string& path, const std::string& tokenizer, const std::vector<ModelFamily>& families);
 
 // The tokenizer of a loaded model; CheckpointError saying how to give one if there is none.

@@ -14,6 +14,7 @@
 #include "support/mpi_checks.h"
 #include "train/agreement.h"
 #include "train/batches.h"
+#include "train/load_model.h"
 
 using namespace dmuon;
 using namespace dmuon::test;
@@ -56,9 +57,9 @@ float value_of(const std::string& parameter, int64_t element) {
 }
 
 // A directory of a few small shards with a model larger than the fixture's.
-void write_directory(const Path& directory, const Kind& kind) {
+void write_directory(const Path& directory, const Kind& kind, int64_t vocabulary_size = 1501) {
   const HuggingFaceModel model = read_huggingface_config(huggingface_fixture(kind.fixture), models());
-  const Json settings = with(model.settings, {{"layers", 3}, {"vocabulary_size", 1501}});
+  const Json settings = with(model.settings, {{"layers", 3}, {"vocabulary_size", vocabulary_size}});
   HuggingFaceExport request;
   request.directory = directory;
   request.config = model.family.huggingface.config(settings);
@@ -116,6 +117,24 @@ void check_load(testing::MpiChecks& checks, Communicator& world, const Path& dir
       equal = equal && values[static_cast<size_t>(i)] == static_cast<double>(value_of(run.parameter(held).name, held.piece.first + i));
   }
   checks.check(equal, what + "values");
+}
+
+// Of a table of 9 MB a model that is loaded for use holds no second copy.
+void check_use(testing::MpiChecks& checks, const Path& directory, const Kind& kind) {
+  write_directory(directory, kind, 70'001);
+  const std::unique_ptr<Backend> backend = make_cpu_backend({.mode = HostMode::normal, .threads = 1});
+  const int64_t before = live;
+  peak = before;
+  const LoadedModel loaded = load_model(*backend, directory.string(), "", models());
+  const int64_t host = peak - before - 5'000'000;
+  checks.check(host < 0, text(kind.fixture, " for use: ", host, " bytes too many were allocated beyond the model"));
+  bool equal = true;
+  for (const ParameterDeclaration& parameter : loaded.model->inventory().parameters()) {
+    const std::vector<double> values = to_doubles(*backend, parameter.state->value);
+    for (size_t i = 0; i < values.size(); ++i)
+      equal = equal && values[i] == static_cast<double>(value_of(parameter.name, static_cast<int64_t>(i)));
+  }
+  checks.check(equal, text(kind.fixture, " for use: values"));
 }
 
 HostTokenBatch share_of(const Batch& batch, Communicator& world) {
@@ -213,6 +232,7 @@ int main() {
       });
       for (int stage = 1; stage <= 3; ++stage)
         checks.section("what a rank reads and allocates", [&] { check_load(checks, all, from, kind, stage); });
+      if (all.size() == 1 && kind.dtype == DType::bfloat16) checks.section("for use", [&] { check_use(checks, directory / "use", kind); });
     }
   }
   for (const char* name : {"gpt2", "qwen2", "qwen3"})
