@@ -5,16 +5,13 @@
 // Products take their place in the stream. One of them is two entries: the first signs its scratch, the second looks for its
 // signature, so that two streams that share scratch without an order between them are found.
 #include <cublasLt.h>
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 #include <atomic>
-#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <string>
-#include <vector>
 
+#include "cuda_on_host/cublas_product.h"
 #include "cuda_on_host/device_memory.h"
 #include "cuda_on_host/errors.h"
 #include "cuda_on_host/stream_queue.h"
@@ -25,28 +22,7 @@ struct cublasLtContext {
 
 namespace {
 
-struct Operation {
-  cublasComputeType_t compute{};
-  cudaDataType_t scale{};
-  int32_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
-  uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  void* bias = nullptr;  // or where the bias gradient goes
-  int32_t bias_type = -1, kept_type = -1;
-  void* kept = nullptr;  // the input of GELU
-  int64_t kept_leading = 0;
-};
-
-struct Layout {
-  uint32_t type = 0;
-  uint64_t rows = 0, columns = 0;
-  int64_t leading = 0;
-  int32_t batch = 1;
-  uint32_t mode = CUBLASLT_BATCH_MODE_STRIDED;
-  int64_t stride = 0;
-
-  int64_t height() const { return static_cast<int64_t>(rows); }
-  int64_t width() const { return static_cast<int64_t>(columns); }
-};
+using namespace cuda_on_host;
 
 struct Preference {
   uint64_t workspace = 0;
@@ -79,28 +55,11 @@ cublasStatus_t store(T& value, const void* from, size_t bytes) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-int64_t element_bytes(uint32_t type) { return type == CUDA_R_32F ? 4 : 2; }
-
-bool takes_bias(uint32_t epilogue) { return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS; }
-
-// Bias gradients: along which side of the result, and what is summed.
-bool gives_bias_gradient(uint32_t epilogue) {
-  return epilogue == CUBLASLT_EPILOGUE_BGRADA || epilogue == CUBLASLT_EPILOGUE_BGRADB || epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD;
-}
-bool gives_gelu(uint32_t epilogue) { return epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS; }
-bool takes_gelu(uint32_t epilogue) { return epilogue == CUBLASLT_EPILOGUE_DGELU || epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD; }
-bool keeps(uint32_t epilogue) { return gives_gelu(epilogue) || takes_gelu(epilogue); }
-
-// Elements of the bias or of its gradient.
-int64_t vector_size(const Operation& o, const Layout& d) { return o.epilogue == CUBLASLT_EPILOGUE_BGRADB ? d.width() : d.height(); }
-
-int64_t kept_bytes(const Operation& o, const Layout& d) { return ((d.width() - 1) * o.kept_leading + d.height()) * element_bytes(d.type); }
-
 cublasStatus_t understand_epilogue(const Operation& o, const Layout& d) {
   if (o.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_SUCCESS;
   if (!takes_bias(o.epilogue) && !gives_bias_gradient(o.epilogue) && !keeps(o.epilogue))
     return refuse("an epilogue", CUBLAS_STATUS_NOT_SUPPORTED);
-  if (cuda_on_host::planned("epilogue=" + std::to_string(o.epilogue))) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (planned("epilogue=" + std::to_string(o.epilogue))) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (d.mode != CUBLASLT_BATCH_MODE_STRIDED || d.batch != 1) return refuse("an epilogue of a batch", CUBLAS_STATUS_NOT_SUPPORTED);
   if (o.bias_type != -1 && static_cast<uint32_t>(o.bias_type) != d.type) return refuse("a bias of another type than the result");
   // The form in which the field asks for them: the operand that is summed lies along its own side of the result.
@@ -111,18 +70,6 @@ cublasStatus_t understand_epilogue(const Operation& o, const Layout& d) {
   if (o.kept_leading % 8 != 0 || o.kept_leading < d.height()) return refuse("a leading dimension of kept values");
   return CUBLAS_STATUS_SUCCESS;
 }
-
-// The approximation by tanh, and its derivative.
-float gelu(float x) { return 0.5f * x * (1.0f + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x))); }
-float gelu_gradient(float x) {
-  const float t = std::tanh(0.7978845608f * (x + 0.044715f * x * x * x));
-  return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * 0.7978845608f * (1.0f + 3 * 0.044715f * x * x);
-}
-
-// The product as three sizes, or a refusal.
-struct Product {
-  int64_t m = 0, n = 0, k = 0;
-};
 
 cublasStatus_t understand(const Operation& o, const Layout& a, const Layout& b, const Layout& c, const Layout& d, Product& product) {
   if (o.compute != CUBLAS_COMPUTE_32F || o.scale != CUDA_R_32F) return refuse("only float32 sums", CUBLAS_STATUS_NOT_SUPPORTED);
@@ -151,85 +98,7 @@ uint64_t fingerprint(const Operation& o, const Layout& a, const Layout& b, const
   return hash;
 }
 
-float load(uint32_t type, const void* from, int64_t i) {
-  if (type == CUDA_R_32F) return static_cast<const float*>(from)[i];
-  if (type == CUDA_R_16F) return __half2float(static_cast<const __half*>(from)[i]);
-  return __bfloat162float(static_cast<const __nv_bfloat16*>(from)[i]);
-}
-
-void save(uint32_t type, void* to, int64_t i, float value) {
-  if (type == CUDA_R_32F)
-    static_cast<float*>(to)[i] = value;
-  else if (type == CUDA_R_16F)
-    static_cast<__half*>(to)[i] = __float2half_rn(value);
-  else
-    static_cast<__nv_bfloat16*>(to)[i] = __float2bfloat16_rn(value);
-}
-
-// op(matrix) as rows x columns floats, row-major.
-std::vector<float> unpack(const Layout& x, const void* data, bool transposed) {
-  const int64_t rows = transposed ? x.width() : x.height(), columns = transposed ? x.height() : x.width();
-  std::vector<float> values(static_cast<size_t>(rows * columns));
-  float* to = values.data();
-  for (int64_t i = 0; i < rows; ++i)
-    for (int64_t j = 0; j < columns; ++j) *to++ = load(x.type, data, transposed ? i * x.leading + j : j * x.leading + i);
-  return values;
-}
-
-// sums[n][m] = sum over k of b[k][n] * a[m][k], k in order; a transposed as [k][m], so that the inner loop runs along memory
-// and becomes vector instructions: most time of small runs goes here.
-void add_up(const float* a, const float* b, float* sums, const Product p) {
-  for (int64_t j = 0; j < p.n; ++j)
-    for (int64_t l = 0; l < p.k; ++l) {
-      const float factor = b[l * p.n + j];
-      const float* __restrict from = a + l * p.m;
-      float* __restrict to = sums + j * p.m;
-      for (int64_t i = 0; i < p.m; ++i) to[i] += factor * from[i];
-    }
-}
-
-struct Call {
-  Operation operation;
-  Layout a, b, d;
-  Product product;
-  float alpha, beta;
-
-  void one(const void* x, const void* y, const void* c, void* to) const {
-    const std::vector<float> left = unpack(a, x, operation.transpose_a != CUBLAS_OP_T),
-                             right = unpack(b, y, operation.transpose_b == CUBLAS_OP_T);
-    std::vector<float> sums(static_cast<size_t>(product.m * product.n), 0.0f);
-    add_up(left.data(), right.data(), sums.data(), product);
-    std::vector<float> vector(static_cast<size_t>(vector_size(operation, d)), 0.0f);  // the bias gradient
-    for (int64_t j = 0; j < product.n; ++j)
-      for (int64_t i = 0; i < product.m; ++i) {
-        float value = alpha * sums[static_cast<size_t>(j * product.m + i)];
-        if (beta != 0.0f) value += beta * load(d.type, c, j * d.leading + i);
-        if (takes_bias(operation.epilogue)) value += load(d.type, operation.bias, i);
-        const int64_t at = j * operation.kept_leading + i;
-        if (gives_gelu(operation.epilogue)) save(d.type, operation.kept, at, value), value = gelu(value);
-        if (takes_gelu(operation.epilogue)) value *= gelu_gradient(load(d.type, operation.kept, at));
-        if (operation.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD) vector[static_cast<size_t>(i)] += value;
-        save(d.type, to, j * d.leading + i, value);
-      }
-    if (gives_gelu(operation.epilogue)) cuda_on_host::mark_written(operation.kept, static_cast<size_t>(kept_bytes(operation, d)));
-    // left is [k][m], right [k][n].
-    const bool of_b = operation.epilogue == CUBLASLT_EPILOGUE_BGRADB;
-    if (of_b || operation.epilogue == CUBLASLT_EPILOGUE_BGRADA)
-      for (size_t i = 0; i < (of_b ? right : left).size(); ++i) vector[i % vector.size()] += (of_b ? right : left)[i];
-    if (!gives_bias_gradient(operation.epilogue)) vector.clear();
-    for (size_t i = 0; i < vector.size(); ++i) save(d.type, operation.bias, static_cast<int64_t>(i), vector[i]);
-    if (!vector.empty()) cuda_on_host::mark_written(operation.bias, vector.size() * static_cast<size_t>(element_bytes(d.type)));
-    if (d.type == CUDA_R_16F && cuda_on_host::planned("float16_product=" + std::to_string(product.m) + "x" + std::to_string(product.n)))
-      save(d.type, to, (d.width() - 1) * d.leading + product.m - 1, 1.0f);
-    cuda_on_host::mark_written(to, static_cast<size_t>(((d.width() - 1) * d.leading + d.height()) * element_bytes(d.type)));
-  }
-};
-
-int64_t extent(const Layout& x) { return ((x.width() - 1) * x.leading + x.height()) * element_bytes(x.type); }
-
-bool on_device(const void* data, int64_t bytes) {
-  return cuda_on_host::is_device_memory(data) && cuda_on_host::range_error(data, static_cast<size_t>(bytes)).empty();
-}
+bool on_device(const void* data, int64_t bytes) { return is_device_memory(data) && range_error(data, static_cast<size_t>(bytes)).empty(); }
 
 bool aligned(const void* data, uint32_t to) { return reinterpret_cast<uintptr_t>(data) % to == 0; }
 
@@ -240,7 +109,7 @@ bool overlap(const void* x, int64_t x_bytes, const void* y, int64_t y_bytes) {
 
 // Planned: an algorithm that was chosen for other numbers of matrices.
 bool refuses_batch(const Layout& d) {
-  return d.mode == CUBLASLT_BATCH_MODE_POINTER_ARRAY && cuda_on_host::planned("batch_by_pointers=" + std::to_string(d.batch));
+  return d.mode == CUBLASLT_BATCH_MODE_POINTER_ARRAY && planned("batch_by_pointers=" + std::to_string(d.batch));
 }
 
 // Null when the matrices of one product may be used, else the reason why not.
@@ -445,10 +314,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
   auto* scratch = static_cast<uint64_t*>(workspace);
   const auto begin = [=] {
     *scratch = signature;
-    cuda_on_host::mark_written(scratch, sizeof *scratch);
+    mark_written(scratch, sizeof *scratch);
   };
   const auto multiply = [=] {
-    const auto stop = [](const char* why) { cuda_on_host::fail_device(cudaErrorIllegalAddress, std::string("cublasLtMatmul: ") + why); };
+    const auto stop = [](const char* why) { fail_device(cudaErrorIllegalAddress, std::string("cublasLtMatmul: ") + why); };
     if (*scratch != signature) return stop("two products use one scratch at once: a wait between their streams is missing");
     if (!by_pointers) return call.one(a, b, c, d);
     const auto list = [](const void* of, int i) { return static_cast<void* const*>(of)[i]; };
@@ -457,8 +326,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
       call.one(list(a, i), list(b, i), list(c, i), list(d, i));
     }
   };
-  if (cuda_on_host::queue_work(stream, "cublasLtMatmul, its scratch", begin) != cudaSuccess ||
-      cuda_on_host::queue_work(stream, "cublasLtMatmul", multiply) != cudaSuccess)
+  if (queue_work(stream, "cublasLtMatmul, its scratch", begin) != cudaSuccess ||
+      queue_work(stream, "cublasLtMatmul", multiply) != cudaSuccess)
     return CUBLAS_STATUS_EXECUTION_FAILED;
   return CUBLAS_STATUS_SUCCESS;
 }
