@@ -175,7 +175,7 @@ class HostAllocator final : public Allocator, public CountsExternalMemory {
 
   StorageHandle allocate(int64_t bytes, MemoryCategory category, std::string_view name) override {
     constexpr int64_t address_space = int64_t{1} << 47;  // sizes beyond it must not reach the rounding below
-    if (bytes < 0 || bytes > address_space) throw_out_of_memory(bytes, name, "", statistics());
+    if (bytes < 0 || bytes > address_space) throw_out_of_memory(bytes, category, name, "", statistics());
     return state_->options.guarded ? allocate_guarded(bytes, category, name) : allocate_plain(bytes, category, name);
   }
   std::shared_ptr<const void> count_external(int64_t bytes, MemoryCategory category) override {
@@ -196,7 +196,7 @@ class HostAllocator final : public Allocator, public CountsExternalMemory {
         if (attempt == 1) state_->cache.clear();
         data = std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(round_up(size, alignment)));
       }
-      if (data == nullptr) throw_out_of_memory(bytes, name, "", statistics());
+      if (data == nullptr) throw_out_of_memory(bytes, category, name, "", statistics());
       if (size >= huge) madvise(data, static_cast<size_t>(size), MADV_HUGEPAGE);  // advice only: failure is harmless
     }
     if (state_->options.poison) std::memset(data, 0xff, static_cast<size_t>(bytes));
@@ -207,7 +207,7 @@ class HostAllocator final : public Allocator, public CountsExternalMemory {
     const int64_t page = sysconf(_SC_PAGESIZE);
     const int64_t usable = round_up(std::max<int64_t>(bytes, 1), page);
     void* pages = mmap(nullptr, static_cast<size_t>(usable + page), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (pages == MAP_FAILED) throw_out_of_memory(bytes, name, "", statistics());
+    if (pages == MAP_FAILED) throw_out_of_memory(bytes, category, name, "", statistics());
     char* const mapping = static_cast<char*>(pages);
     mprotect(mapping + usable, static_cast<size_t>(page), PROT_NONE);
     char* const data = mapping + usable - round_up(bytes, 64);

@@ -37,6 +37,7 @@ GradientReport GradientNorm::agree(std::span<const double> extras) {
   }
   if (extra_count > 0) backend.copy_from_host(stream, extras.data(), partials_.flat(chunks_, extra_count));
   job_.add_over_ranks(partials_, "gradient norm");
+  if (backend.shape_only()) return {0.0, true, "", {extras.begin(), extras.end()}};  // nothing was added, and a host need not hold the sums
   std::vector<double> sums(static_cast<size_t>(chunks_ + extra_count));
   backend.copy_to_host(stream, partials_, sums.data());
 

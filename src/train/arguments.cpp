@@ -1,6 +1,7 @@
 #include "train/arguments.h"
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
 
 #include "dmuon/core/error.h"
 #include "dmuon/core/log.h"
@@ -57,6 +58,12 @@ ParseResult<TrainArguments> parse_train_arguments(int argc, char** argv) {
   app.add_flag("--dry-run", arguments.dry_run, "print sizes, routing, plan and memory without training, and stop");
   app.add_option("--ranks", arguments.dry_run_ranks, "with --dry-run: plan for this many ranks")->check(CLI::Range(1, 1 << 20));
   if (const auto code = parse_command_line(app, argc, argv)) return {std::nullopt, *code};
+  if (arguments.dry_run_ranks > 0 && !arguments.dry_run) {
+    std::fprintf(stderr,
+                 "--ranks %d is for --dry-run, which plans for ranks that are not there; start them with mpirun -np %d dmuon_train ...\n",
+                 arguments.dry_run_ranks, arguments.dry_run_ranks);
+    return {std::nullopt, static_cast<int>(ExitCode::bad_input)};
+  }
   return {arguments, 0};
 }
 

@@ -13,6 +13,7 @@
 #include "train/batches.h"
 #include "train/counting_communicator.h"
 #include "train/devices.h"
+#include "train/memory_fit.h"
 #include "train/votes.h"
 
 namespace dmuon {
@@ -175,11 +176,13 @@ DryRunReport dry_run(const Configuration& configuration, const TokenData& data, 
       report.optimizer_bytes_per_parameter[rules.table.rules[rule]->name()] =
           4.0 * static_cast<double>(rules.table.rules[rule]->state().size());
   report.plans = make_run_plans(configuration.distribution, plan.model->inventory(), rules.table, run.grid);
+  report.rank_bytes.assign(static_cast<size_t>(ranks), -1);
   for (int rank = 0; rank < ranks; ++rank) {
     // Ranks differ by their slots only; a large job is sampled at its ends.
     if (ranks > 16 && rank >= 8 && rank < ranks - 8) continue;
     const RankCost cost = simulate_rank(configuration, data, families, rank, run, report.plans, threads, walked);
     report.optimizer_flops_per_step += cost.optimizer_flops;
+    report.rank_bytes[static_cast<size_t>(rank)] = cost.memory.total.peak;
     if (rank == 0 || cost.memory.total.peak > report.memory.total.peak) {
       report.memory = cost.memory;
       report.device_bytes = cost.device_bytes;
@@ -188,11 +191,42 @@ DryRunReport dry_run(const Configuration& configuration, const TokenData& data, 
       report.votes_per_step = cost.votes;
     }
   }
+  std::replace(report.rank_bytes.begin(), report.rank_bytes.end(), int64_t{-1}, report.memory.total.peak);
   return report;
 }
 
+MemoryStatistics predict_memory(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families,
+                                const RunGrid& run, int rank, int threads) {
+  const ModelPlan plan = make_model(configuration, data, families);
+  const RunRules rules = make_rules(configuration.optimizer, plan.model->inventory());
+  DistributionConfiguration distribution = configuration.distribution;
+  if (distribution.planner == "milp") distribution.planner = "greedy", distribution.memory_limit_bytes = 0;
+  const JobPlans plans = make_run_plans(distribution, plan.model->inventory(), rules.table, run.grid);
+  return simulate_rank(configuration, data, families, rank, run, plans, threads, walked_micro_batches).memory;
+}
+
+namespace {
+
+// "fits: 1.2 GB of 20 GB available", or why not.
+std::string describe_fit(const DryRunReport& report, const DryRunHost& host) {
+  if (report.device_bytes > 0) return "";
+  const AvailableMemory available = available_memory();
+  std::vector<RankMemory> ranks;
+  for (const int rank : host.ranks) ranks.push_back({"", report.rank_bytes[static_cast<size_t>(rank)], available});
+  const MemoryFit fit = judge_memory(ranks);
+  if (fit.bound.empty()) return "\nunknown whether it fits: this host does not say how much memory is available\n";
+  const std::string whose = fit.ranks == 1 ? "one rank" : text(fit.ranks, " ranks");
+  const std::string where = host.present ? "of this host" : "if all were on this host";
+  if (fit.fits())
+    return text("\nfits: ", format_bytes(fit.needed), " of ", format_bytes(fit.available), " available (", whose, " ", where, ")\n");
+  return text("\ndoes not fit: ", format_bytes(fit.needed), " needed by ", whose, " ", where, ", ", format_bytes(fit.available),
+              " available (", fit.bound, ")\n  remedy: ", memory_remedies(largest_category(report.memory)), "\n");
+}
+
+}  // namespace
+
 std::string describe_dry_run(const Configuration& configuration, const TokenData& data, const std::vector<ModelFamily>& families,
-                             const RunGrid& run, int threads) {
+                             const RunGrid& run, int threads, const DryRunHost& host) {
   const int ranks = run.grid.ranks();
   const ModelPlan model = make_model(configuration, data, families);
   const Inventory& inventory = model.model->inventory();
@@ -246,7 +280,7 @@ std::string describe_dry_run(const Configuration& configuration, const TokenData
   memory.push_back({"program, libraries and open data", format_bytes(report.resident_bytes)});
   if (report.device_bytes > 0) memory.push_back({"taken from the device", format_bytes(report.device_bytes)});
   memory.push_back({"predicted", format_bytes(report.predicted_bytes())});
-  return out + format_table(memory);
+  return out + format_table(memory) + describe_fit(report, host);
 }
 
 }  // namespace dmuon

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "dmuon/backend/device.h"
 #include "dmuon/comm/device_communicator.h"
 #include "dmuon/comm/world.h"
 #include "dmuon/core/hash.h"
@@ -15,6 +16,7 @@
 #include "train/devices.h"
 #include "train/dry_run.h"
 #include "train/huggingface.h"
+#include "train/memory_fit.h"
 #include "train/same_run.h"
 #include "train/signals.h"
 #include "train/threads.h"
@@ -65,14 +67,19 @@ void report_resumed(Communicator& world, const CheckpointReader& reader, const T
                        " tokens seen, next sample ", format_count(state.samples), ", parameters ", hash));
 }
 
-void print_dry_run(const TrainArguments& arguments, const Configuration& configuration, const std::vector<ModelFamily>& families, int ranks,
-                   int machine_nodes, int threads) {
+void print_dry_run(const TrainArguments& arguments, const Configuration& configuration, const std::vector<ModelFamily>& families,
+                   const Communicator& world, int machine_nodes, int threads) {
   // Sizes need no data where the configuration says how many ids there are.
   const bool sizes_only = configuration.data.train.empty() && configuration.model.vocabulary_size > 0;
   const TokenData data = sizes_only ? TokenData{} : open_data(configuration, nullptr);
-  if (arguments.dry_run_ranks > 0) ranks = arguments.dry_run_ranks, machine_nodes = 1;
+  const bool present = arguments.dry_run_ranks == 0;
+  const int ranks = present ? world.size() : arguments.dry_run_ranks;
+  if (!present) machine_nodes = 1;
+  DryRunHost host{{}, present};
+  for (int rank = 0; rank < ranks; ++rank)
+    if (!present || world.host(rank) == world.host(world.rank())) host.ranks.push_back(rank);
   const RunGrid grid = make_run_grid(configuration.distribution, ranks, machine_nodes, any_rule_votes(configuration.optimizer));
-  std::printf("%s", describe_dry_run(configuration, data, families, grid, threads).c_str());
+  std::printf("%s", describe_dry_run(configuration, data, families, grid, threads, host).c_str());
 }
 
 std::string vote_banner(const Configuration& configuration, const RunGrid& grid, const ShardedModel& sharded) {
@@ -141,6 +148,15 @@ int run_on_grid(const TrainArguments& arguments, const Configuration& configurat
   for (const auto& notes : {vote_notes(configuration), worker_notes(configuration, grid)})
     for (const std::string& note : notes)
       if (world.rank() == 0) log_information(text("note: ", note));
+  if (device_of(*backend) == nullptr) {
+    MemoryStatistics predicted;
+    agreed(world, [&] {
+      Configuration here = configuration;
+      here.device = backend->name();
+      predicted = predict_memory(here, data, families, grid, world.rank(), threads);
+    });
+    require_memory(world, predicted);
+  }
   const Json tuning = tune_rules(world, *backend,
                                  {.configuration = configuration,
                                   .inventory = inventory,
@@ -254,7 +270,7 @@ int run(const TrainArguments& arguments, World& launched, const std::vector<Mode
   const int machine_nodes = count_nodes(all);
   if (arguments.dry_run) {
     agreed(all, [&] {
-      if (all.rank() == 0) print_dry_run(arguments, configuration, families, all.size(), machine_nodes, threads);
+      if (all.rank() == 0) print_dry_run(arguments, configuration, families, all, machine_nodes, threads);
     });
     return 0;
   }

@@ -10,6 +10,7 @@
 #include <set>
 #include <vector>
 
+#include "core/memory_accounting.h"
 #include "dmuon/core/error.h"
 #include "support/catch.h"
 
@@ -175,4 +176,27 @@ TEST_CASE("the counting allocator counts and gives nothing") {
   }
   CHECK(allocator->statistics().total.current == 0);
   CHECK(allocator->statistics()[MemoryCategory::parameters].peak == int64_t{1} << 50);
+}
+
+TEST_CASE("running out of memory names the remedy for what takes most, the request included") {
+  const auto message = [](MemoryCategory category, int64_t bytes, const MemoryStatistics& statistics) -> std::string {
+    try {
+      throw_out_of_memory(bytes, category, "block", "", statistics);
+    } catch (const DeviceError& error) {
+      return error.what();
+    }
+  };
+  const auto contains = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
+  MemoryStatistics statistics;
+  statistics.categories[static_cast<size_t>(MemoryCategory::activations)] = {500, 500};
+  statistics.categories[static_cast<size_t>(MemoryCategory::parameters)] = {400, 9000};  // what was once is no matter
+  const std::string activations = message(MemoryCategory::parameters, 50, statistics);
+  CHECK(contains(activations, "\"block\" (parameters)"));
+  CHECK(contains(activations, "most being activations: a smaller training.micro_batch_size"));
+  CHECK_FALSE(contains(activations, "distribution.stage"));
+  const std::string parameters = message(MemoryCategory::parameters, 200, statistics);
+  CHECK(contains(parameters, "most being parameters: distribution.stage = 3"));
+  CHECK_FALSE(contains(parameters, "micro_batch"));
+  CHECK(contains(message(MemoryCategory::communication, 1 << 20, statistics), "distribution.look_ahead"));
+  CHECK(contains(message(MemoryCategory::optimizer_state, int64_t{1} << 62, statistics), "more ranks"));
 }

@@ -48,6 +48,31 @@ TEST_CASE("a dry run needs no data, allocates nothing, and plans for ranks that 
   check_refused(dmuon::testing::run_command(command + " --ranks 64", 60), 0, {"64 ranks = 1 replica x 64 shards", "lower bound"});
 }
 
+TEST_CASE("a run that does not fit is refused before it takes memory, and its dry run says so") {
+  const SmallRun run;
+  // The limit guards the machine that runs the test, should the refusal fail.
+  const std::string command = text("bash -c \"ulimit -v 8000000; ", DMUON_TRAIN, " --config ", run.path("run.json"),
+                                   " --set output=", run.path("o"), " --set model.width=16777216 --set threads=1");
+  check_refused(dmuon::testing::run_command(command + "\"", 30), 6,
+                {"out of memory before the start", "PB for one rank", "(the limit of addresses of a process, ulimit -v)", "optimizer_state",
+                 "remedy: more ranks"});
+  check_refused(dmuon::testing::run_command(command + " --dry-run\"", 30), 0,
+                {"does not fit: ", " PB needed by one rank", "remedy: more ranks"});
+  check_refused(dmuon::testing::run_command(command + " --set model.width=24 --dry-run\"", 30), 0, {"fits: "});
+  // Every rank of a job refuses.
+  run.write("rank.sh", "ulimit -v 8000000\nexec \"$@\"\n");
+  check_refused(dmuon::testing::run_ranks_of(DMUON_MPIEXEC, 2,
+                                             text("bash ", run.path("rank.sh"), " ", DMUON_TRAIN, " --config ", run.path("run.json"),
+                                                  " --set output=", run.path("o"), " --set model.width=16777216 --set threads=1"),
+                                             30),
+                6, {"out of memory before the start", "predicted for rank"});
+}
+
+TEST_CASE("--ranks belongs to --dry-run") {
+  const SmallRun run;
+  check_refused(run.train(1, "o", "--ranks 4"), 2, {"--ranks", "--dry-run", "mpirun -np 4"});
+}
+
 TEST_CASE("the example of two nodes is planned for its four ranks") {
   const std::string command = text(DMUON_TRAIN, " --config ", dmuon::testing::source_directory(),
                                    "/configs/dmuon_two_nodes.json --set data.train=[] --set model.vocabulary_size=256 --dry-run --ranks 4");

@@ -1,5 +1,6 @@
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <thread>
 
 #include "dmuon/core/error.h"
@@ -10,6 +11,7 @@
 #include "train/counting_communicator.h"
 #include "train/distribution.h"
 #include "train/dry_run.h"
+#include "train/memory_fit.h"
 #include "train/metrics.h"
 #include "train/run.h"
 #include "train/step_clock.h"
@@ -276,4 +278,30 @@ TEST_CASE("ranks of a host share out the GPUs they see, whatever lists a launche
   // None left, and none at all.
   CHECK(places({"3", "3"}) == std::vector<int>{0, 0});
   CHECK(places({"", "-1,0", "0,,1", "0,,1"}) == std::vector<int>{0, 0, 0, 0});
+}
+
+TEST_CASE("memory of a host is shared by its ranks, a control group's by those in it, addresses by nobody") {
+  const auto rank = [](const char* host, int64_t needed, std::optional<int64_t> machine, std::optional<int64_t> group, const char* path,
+                       std::optional<int64_t> process) {
+    return RankMemory{host, needed, {machine, group, path, process}};
+  };
+  const std::optional<int64_t> none;
+  CHECK(judge_memory({rank("a", 1'000'000, none, none, "", none)}).fits());  // nobody says anything
+  // Two of 60 on a host of 100 do not fit, on two hosts they do; exactly all of it fits.
+  const MemoryFit both =
+      judge_memory({rank("a", 60, 100, none, "", none), rank("a", 50, 100, none, "", none), rank("b", 70, 100, none, "", none)});
+  CHECK_FALSE(both.fits());
+  CHECK((both.needed == 110 && both.available == 100 && both.ranks == 2 && both.largest_rank == 0));
+  CHECK(judge_memory({rank("a", 60, 100, none, "", none), rank("b", 60, 100, none, "", none)}).fits());
+  CHECK(judge_memory({rank("a", 60, 100, none, "", none), rank("a", 40, 90, none, "", none)}).fits());  // read at other moments
+  CHECK_FALSE(judge_memory({rank("a", 60, 100, none, "", none), rank("a", 41, 90, none, "", none)}).fits());
+  // Control groups: one for both, or one for each.
+  CHECK_FALSE(judge_memory({rank("a", 30, 100, 50, "/job", none), rank("a", 30, 100, 50, "/job", none)}).fits());
+  CHECK(judge_memory({rank("a", 30, 100, 50, "/one", none), rank("a", 30, 100, 50, "/two", none)}).fits());
+  CHECK(judge_memory({rank("a", 30, 100, 50, "/job", none), rank("b", 30, 100, 50, "/job", none)}).fits());
+  const MemoryFit addresses = judge_memory({rank("a", 30, 100, none, "", 40), rank("a", 30, 100, none, "", 20)});
+  CHECK_FALSE(addresses.fits());
+  CHECK((addresses.ranks == 1 && addresses.largest_rank == 1));
+  const int64_t much = std::numeric_limits<int64_t>::max() - 5;
+  CHECK_FALSE(judge_memory({rank("a", much, 100, none, "", none), rank("a", much, 100, none, "", none)}).fits());
 }

@@ -308,7 +308,7 @@ CudaAllocator::~CudaAllocator() = default;
 StorageHandle CudaAllocator::allocate(int64_t bytes, MemoryCategory category, std::string_view name) {
   constexpr int64_t address_space = int64_t{1} << 47;  // sizes beyond it must not reach the rounding below
   State& state = *state_;
-  if (bytes < 0 || bytes > address_space) throw_out_of_memory(bytes, name, "", statistics());
+  if (bytes < 0 || bytes > address_space) throw_out_of_memory(bytes, category, name, "", statistics());
   const int64_t size = state.options.exact ? std::max<int64_t>(bytes, 1) : block_size_class(bytes);
   std::unique_lock lock(state.mutex);
   if (state.options.exact) {
@@ -323,7 +323,7 @@ StorageHandle CudaAllocator::allocate(int64_t bytes, MemoryCategory category, st
         text("on the device ", format_bytes(free), " of ", format_bytes(total), " are free; this process holds ",
              format_bytes(state.statistics.reserved), " in blocks, of which ", format_bytes(state.statistics.in_use), " are in use");
     lock.unlock();
-    throw_out_of_memory(bytes, name, details, statistics());
+    throw_out_of_memory(bytes, category, name, details, statistics());
   }
   if (state.capturing) state.wait_for(lock, state.marks_before(block));
   block.category = category;
