@@ -15,16 +15,41 @@
 #include "core/memory_accounting.h"
 #include "dmuon/core/checked.h"
 
+extern "C" {
+// The address sanitizer's; null in a program without it.
+[[gnu::weak]] void __asan_poison_memory_region(const volatile void* address, size_t size);
+[[gnu::weak]] void __asan_unpoison_memory_region(const volatile void* address, size_t size);
+}
+
 namespace dmuon {
 
 namespace {
+
+constexpr int64_t huge_page = int64_t{2} << 20;
+
+// Large blocks are whole huge pages, others whole cache lines.
+int64_t alignment_of(int64_t size) { return size >= huge_page ? huge_page : 64; }
+int64_t allocated_bytes(int64_t size) { return round_up(size, alignment_of(size)); }
+
+// Under the address sanitizer, of a block of the class `size` only the first `bytes` may be touched from now on.
+void allow_only(void* data, int64_t bytes, int64_t size) {
+  if (__asan_poison_memory_region == nullptr || __asan_unpoison_memory_region == nullptr) return;
+  __asan_unpoison_memory_region(data, static_cast<size_t>(bytes));
+  __asan_poison_memory_region(static_cast<char*>(data) + bytes, static_cast<size_t>(allocated_bytes(size) - bytes));
+}
+
+// Gives a block back to the system.
+void release(void* data, int64_t size) {
+  allow_only(data, allocated_bytes(size), size);
+  std::free(data);
+}
 
 // Cached blocks of the plain host allocator. Lives as long as any block, so that blocks may outlive the allocator.
 class BlockCache {
  public:
   explicit BlockCache(double fraction) : fraction_(fraction) {}
   ~BlockCache() {
-    for (auto& block : recent_) std::free(block.data);
+    for (auto& block : recent_) release(block.data, block.size);
   }
 
   void* take(int64_t size) {
@@ -41,6 +66,7 @@ class BlockCache {
 
   void give(void* data, int64_t size, const MemoryStatistics::Entry& in_use) {
     std::lock_guard lock(mutex_);
+    allow_only(data, 0, size);
     recent_.push_front({data, size});
     by_size_.emplace(size, recent_.begin());
     cached_ += size;
@@ -81,7 +107,7 @@ class BlockCache {
       }
     recent_.pop_back();
     cached_ -= block.size;
-    std::free(block.data);
+    release(block.data, block.size);
   }
 
   std::mutex mutex_;
@@ -190,15 +216,14 @@ class HostAllocator final : public Allocator, public CountsExternalMemory {
     void* data = state_->cache.take(size);
     if (data == nullptr) {
       state_->cache.make_room(size, state_->accounting.get().total);
-      constexpr int64_t huge = int64_t{2} << 20;
-      const int64_t alignment = size >= huge ? huge : 64;
       for (int attempt = 0; attempt < 2 && data == nullptr; ++attempt) {
         if (attempt == 1) state_->cache.clear();
-        data = std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(round_up(size, alignment)));
+        data = std::aligned_alloc(static_cast<size_t>(alignment_of(size)), static_cast<size_t>(allocated_bytes(size)));
       }
       if (data == nullptr) throw_out_of_memory(bytes, category, name, "", statistics());
-      if (size >= huge) madvise(data, static_cast<size_t>(size), MADV_HUGEPAGE);  // advice only: failure is harmless
+      if (size >= huge_page) madvise(data, static_cast<size_t>(size), MADV_HUGEPAGE);  // advice only: failure is harmless
     }
+    allow_only(data, bytes, size);
     if (state_->options.poison) std::memset(data, 0xff, static_cast<size_t>(bytes));
     return std::make_shared<HostStorage>(state_, data, bytes, size, category);
   }

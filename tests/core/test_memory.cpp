@@ -14,6 +14,8 @@
 #include "dmuon/core/error.h"
 #include "support/catch.h"
 
+extern "C" [[gnu::weak]] int __asan_address_is_poisoned(const volatile void* address);  // null without the address sanitizer
+
 using namespace dmuon;
 
 namespace {
@@ -98,6 +100,27 @@ TEST_CASE("all blocks of a step wait for the next one, whatever the peak is rese
   const std::set<void*> first = step();
   allocator->reset_peak();
   CHECK(step() == first);
+}
+
+TEST_CASE("the address sanitizer sees what is touched beside a block, and in a block that is cached") {
+  const bool sees = __asan_address_is_poisoned != nullptr;
+  const auto allocator = make_host_allocator();
+  for (const int64_t bytes : {1, 100, 4001, 5'000'001}) {
+    INFO(bytes);
+    const char* data = nullptr;
+    for (int round = 0; round < 2; ++round) {  // the second one is cached
+      const auto block = allocator->allocate(bytes, MemoryCategory::activations, "x");
+      data = static_cast<const char*>(block->data());
+      if (!sees) continue;
+      CHECK(__asan_address_is_poisoned(data) == 0);
+      CHECK(__asan_address_is_poisoned(data + bytes - 1) == 0);
+      CHECK(__asan_address_is_poisoned(data + bytes) == 1);
+      CHECK(__asan_address_is_poisoned(data + bytes + 8) == 1);
+    }
+    if (sees) CHECK(__asan_address_is_poisoned(data) == 1);
+    const auto smaller = allocator->allocate(bytes / 2 + 1, MemoryCategory::activations, "x");  // another class, another end
+    if (sees) CHECK(__asan_address_is_poisoned(static_cast<const char*>(smaller->data()) + bytes / 2 + 1) == 1);
+  }
 }
 
 TEST_CASE("poisoned blocks are NaN in every floating type, recycled ones too") {
