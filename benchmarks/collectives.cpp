@@ -10,6 +10,7 @@
 #include "dmuon/comm/world.h"
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
+#include "options.h"
 #include "support.h"
 
 namespace dmuon::bench {
@@ -80,12 +81,8 @@ Json::Array run(const Arguments& arguments) {
   if (world.size() == 1) throw ConfigError("collectives need several ranks: mpirun --bind-to none -np 2 dmuon_bench collectives");
   const auto backend = make_backend(arguments);
   Communicator& all = world.communicator();
-  const auto option = [&](const char* name, int64_t standard) {
-    const auto given = arguments.own.find(name);
-    return given == arguments.own.end() ? standard : int64_t{std::stoi(given->second)};
-  };
-  const int64_t smallest = option("smallest_kibibytes", 1) << 10;
-  const int64_t largest = option("largest_mebibytes", 64) << 20;
+  const int64_t smallest = integer_option(arguments, "smallest-kibibytes", 1, 1, int64_t{1} << 30) << 10;
+  const int64_t largest = integer_option(arguments, "largest-mebibytes", 64, 1, int64_t{1} << 20) << 20;
 
   // Every rank a node of its own: nothing is shared.
   const auto messages = all.divide_into_nodes(all.size(), "messages");
@@ -144,7 +141,7 @@ Json::Array run(const Arguments& arguments) {
 Benchmark collectives_benchmark() {
   return {"collectives",
           "Collectives in shared memory and by messages against MPI's own; start under mpirun (rank 0 reports)",
-          {{"smallest_kibibytes", "Smallest buffer, in KiB (1)"}, {"largest_mebibytes", "Largest buffer, in MiB (64)"}},
+          {{"smallest-kibibytes", "Smallest buffer, in KiB (1)"}, {"largest-mebibytes", "Largest buffer, in MiB (64)"}},
           run};
 }
 

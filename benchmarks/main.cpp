@@ -1,12 +1,12 @@
 // dmuon_bench: one subcommand for every table. Prints it and, with --json FILE, also writes
 // {"benchmark": name, "machine": {...}, "rows": [...]}.
-#include <CLI/CLI.hpp>
-#include <fstream>
+#include <cstdlib>
 #include <iostream>
 
-#include "dmuon/core/error.h"
+#include "dmuon/core/file.h"
 #include "dmuon/core/text.h"
 #include "support.h"
+#include "train/command_line.h"
 
 namespace {
 
@@ -35,9 +35,14 @@ void write(const std::string& path, const std::string& benchmark, const bench::A
   report.set("benchmark", benchmark);
   report.set("machine", bench::machine_of(arguments));
   report.set("rows", std::move(rows));
-  std::ofstream file(path);
-  file << report.dump(2) << '\n';
-  if (!file.flush()) throw StorageError(text("cannot write the report ", path, "; check the folder and the space left"));
+  write_file_atomically(path, report.dump(2) + "\n");
+}
+
+// As the launchers tell; only the first rank writes the report.
+bool is_first_rank() {
+  for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMI_RANK"})
+    if (const char* rank = std::getenv(variable); rank != nullptr) return std::string_view(rank) == "0";
+  return true;
 }
 
 }  // namespace
@@ -71,8 +76,8 @@ int main(int argc, char** argv) {
   std::string json;
   for (const bench::Benchmark& benchmark : benchmarks) {
     CLI::App* command = app.add_subcommand(benchmark.name, benchmark.summary);
-    command->add_option("--threads", arguments.threads, "Threads of the backend")->check(CLI::PositiveNumber);
-    command->add_option("--pairs", arguments.pairs, "Measured turns of each side")->check(CLI::PositiveNumber);
+    command->add_option("--threads", arguments.threads, "Threads of the backend")->check(integer_between(1, 1 << 20));
+    command->add_option("--pairs", arguments.pairs, "Measured turns of each side")->check(integer_between(1, 1 << 20));
     command->add_option("--json", json, "Also write the report to this file");
     for (const auto& [name, help] : benchmark.options)
       command
@@ -85,8 +90,8 @@ int main(int argc, char** argv) {
               help)
           ->trigger_on_parse();
   }
-  CLI11_PARSE(app, argc, argv);
-  try {
+  return run_program(app, argc, argv, [&] {
+    if (is_first_rank()) require_writable(json);
     for (const bench::Benchmark& benchmark : benchmarks) {
       if (!app.got_subcommand(benchmark.name)) continue;
       arguments.own.emplace("device", benchmark.default_device);
@@ -94,9 +99,5 @@ int main(int argc, char** argv) {
       print(rows);
       if (!json.empty() && !rows.empty()) write(json, benchmark.name, arguments, std::move(rows));
     }
-  } catch (const Error& error) {
-    std::cerr << "dmuon_bench: " << error.what() << '\n';
-    return static_cast<int>(error.exit_code());
-  }
-  return 0;
+  });
 }

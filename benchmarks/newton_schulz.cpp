@@ -13,6 +13,7 @@
 #include "dmuon/core/text.h"
 #include "dmuon/optim/muon.h"
 #include "fma_peak.h"
+#include "options.h"
 #include "support.h"
 
 namespace dmuon::bench {
@@ -120,7 +121,7 @@ class Comparisons {
         peak_(fma_peak_gflops(backend_->information().instruction_set, arguments.threads)) {
     specification_.coefficients = "keller5";
     if (const auto given = arguments.own.find("coefficients"); given != arguments.own.end()) specification_.coefficients = given->second;
-    if (const auto given = arguments.own.find("queues"); given != arguments.own.end()) queues_ = std::stoi(given->second);
+    queues_ = static_cast<int>(integer_option(arguments, "queues", queues_, 0, 64));
     if (const auto given = arguments.own.find("form"); given != arguments.own.end())
       specification_.form = iteration_form_from_name(given->second);
   }

@@ -14,6 +14,7 @@
 #include "dmuon/core/text.h"
 #include "dmuon/optim/adamw.h"
 #include "inventory_model.h"
+#include "options.h"
 #include "support.h"
 #include "train/distribution.h"
 #include "train/planning.h"
@@ -57,7 +58,7 @@ class OptimizerStep {
         transport_(make_null_communicator(world, silent_)),
         backend_(make_backend(arguments)),
         inventory_(load_inventory(option(arguments, "inventory", "configs/inventories/wall-oss-0.5.json"))),
-        divide_(std::max(1, std::stoi(option(arguments, "divide", "8")))) {}
+        divide_(integer_option(arguments, "divide", 8, 1, 1 << 20)) {}
 
   // Of every round: medians of its turns.
   struct Result {
@@ -70,7 +71,7 @@ class OptimizerStep {
     distribution.method = mode.method;
     distribution.stage = 1;
     distribution.planner = option(arguments_, "planner", "greedy");
-    distribution.nodes = std::stoi(option(arguments_, "nodes", "0"));
+    distribution.nodes = static_cast<int>(integer_option(arguments_, "nodes", 0, 0, 1 << 20));
     const RunGrid grid = make_run_grid(distribution, world_.size(), count_nodes(world_));
     const std::unique_ptr<Communicator> divided = divide_ranks(distribution, grid, *transport_);
     Communicator& transport = divided ? *divided : *transport_;
@@ -160,7 +161,7 @@ Json::Array run_on(const Arguments& arguments, Communicator& world) {
   }
   if (modes.empty()) throw ConfigError(text("--modes ", wanted, ": no such mode; separate the names of the table by ;"));
   std::vector<OptimizerStep::Result> results(modes.size());
-  const int rounds = std::max(1, std::stoi(option(arguments, "rounds", "3")));
+  const int64_t rounds = integer_option(arguments, "rounds", 3, 1, 1 << 20);
   for (int round = 0; round < rounds; ++round)
     for (size_t m = 0; m < modes.size(); ++m) bench.measure(modes[m], results[m]);
 

@@ -6,6 +6,7 @@
 
 #include "dmuon/core/random.h"
 #include "dmuon/core/text.h"
+#include "options.h"
 #include "support.h"
 
 namespace dmuon::bench {
@@ -158,8 +159,7 @@ class SignKernelsTable {
 };
 
 Json::Array run(const Arguments& arguments) {
-  const auto option = arguments.own.find("mebibytes");
-  const int64_t large = (option == arguments.own.end() ? 1024 : std::max(1, std::stoi(option->second))) * (int64_t{1} << 20);
+  const int64_t large = integer_option(arguments, "mebibytes", 1024, 1, 1 << 20) << 20;
   Json::Array rows;
   for (const int64_t bytes : {int64_t{256} << 10, large}) {
     SignKernelsTable table(arguments, bytes);

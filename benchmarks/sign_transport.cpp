@@ -3,6 +3,7 @@
 // limited links of scripts/virtual_cluster.sh.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <sstream>
 
@@ -44,8 +45,8 @@ class SignTransport {
         links_(measure_vote_links(*backend_, group, *stream_)) {}
 
   void describe() const {
-    std::fprintf(stderr, "%d workers on %d nodes; link of the group: %s", group_.size(), static_cast<int>(nodes_),
-                 link_text(links_.all).c_str());
+    std::fprintf(stderr, "%d workers on %d %s; link of the group: %s", group_.size(), static_cast<int>(nodes_),
+                 nodes_ == 1 ? "node" : "nodes", link_text(links_.all).c_str());
     if (nodes_ > 1 && nodes_ < group_.size())
       std::fprintf(stderr, "; inside a node: %s; between: %s", link_text(links_.inside).c_str(), link_text(links_.between).c_str());
     std::fputc('\n', stderr);
@@ -57,6 +58,7 @@ class SignTransport {
     const std::vector<Way> ways = ways_of(votes, memory, transports);
     const std::vector<Measured> measured = measure(ways);
     if (group_.rank() != 0) return;
+    const auto whole = [](double bytes) { return static_cast<int64_t>(std::llround(bytes)); };
     for (size_t w = 0; w < ways.size(); ++w) {
       const Measured& m = measured[w];
       Json row = Json::object();
@@ -66,9 +68,9 @@ class SignTransport {
       row.set("votes", votes);
       row.set("milliseconds", 1e3 * m.seconds);
       row.set("predicted_milliseconds", 1e3 * ways[w].predicted);
-      row.set("bytes_per_worker", m.bytes);
-      row.set("bytes_between_nodes_per_worker", m.between);
-      row.set("network_card_bytes_per_node", m.card);
+      row.set("bytes_per_worker", whole(m.bytes));
+      row.set("bytes_between_nodes_per_worker", whole(m.between));
+      row.set("network_card_bytes_per_node", whole(m.card));
       row.set("times_fewer_bytes", m.bytes > 0 ? measured[0].bytes / m.bytes : 0.0);
       row.set("times_faster", measured[0].seconds / m.seconds);
       rows.push_back(std::move(row));

@@ -12,6 +12,7 @@
 #include "dmuon/core/error.h"
 #include "dmuon/core/random.h"
 #include "dmuon/core/text.h"
+#include "train/command_line.h"
 #include "train/devices.h"
 
 namespace dmuon::bench {
@@ -58,13 +59,9 @@ class Stopwatch {
 }  // namespace
 
 double number_option(const std::string& name, const std::string& value, double least, double most) {
-  try {
-    size_t used = 0;
-    const double number = std::stod(value, &used);
-    if (used == value.size() && number >= least && number <= most) return number;
-  } catch (const std::exception&) {
-  }
-  throw ConfigError(text("--", name, ": \"", value, "\" is no number from ", least, " to ", most));
+  std::string written = value;
+  if (const std::string wrong = number_between(least, most)(written); !wrong.empty()) throw ConfigError(text("--", name, ": ", wrong));
+  return *finite_number(written);
 }
 
 double network_card_bytes() {

@@ -53,7 +53,7 @@ std::map<std::string, double> calibrate(const Arguments& arguments, Communicator
   std::map<std::string, double> seconds;
   std::string told;
   if (world.rank() == 0) {
-    const auto given = arguments.own.find("compute_ms");
+    const auto given = arguments.own.find("compute-ms");
     if (given != arguments.own.end()) {
       told = given->second;
     } else {
@@ -72,18 +72,18 @@ std::map<std::string, double> calibrate(const Arguments& arguments, Communicator
         seconds[method.rule] = spread_of(steps).median;
         told += text(told.empty() ? "" : ",", method.rule, "=", 1e3 * seconds[method.rule]);
       }
-      std::fprintf(stderr, "to repeat: --compute_ms %s\n", told.c_str());
+      std::fprintf(stderr, "to repeat: --compute-ms %s\n", told.c_str());
     }
   }
   std::stringstream list(world.broadcast_text(told, 0));
   for (std::string entry; std::getline(list, entry, ',');) {
     const size_t equals = entry.find('=');
-    if (equals == std::string::npos) throw ConfigError(text("--compute_ms takes rule=milliseconds, not \"", entry, "\""));
+    if (equals == std::string::npos) throw ConfigError(text("--compute-ms takes rule=milliseconds, not \"", entry, "\""));
     const std::string rule = entry.substr(0, equals);
-    seconds[rule] = 1e-3 * number_option("compute_ms " + rule, entry.substr(equals + 1), 1e-3, 1e9);
+    seconds[rule] = 1e-3 * number_option("compute-ms " + rule, entry.substr(equals + 1), 1e-3, 1e9);
   }
   for (const Method& method : methods)
-    if (!seconds.contains(method.rule)) throw ConfigError(text("--compute_ms has no time for ", method.rule));
+    if (!seconds.contains(method.rule)) throw ConfigError(text("--compute-ms has no time for ", method.rule));
   return seconds;
 }
 
@@ -209,13 +209,14 @@ Json::Array run_on(const Arguments& arguments, Communicator& world) {
     for (size_t m = 0; m < arms.size(); ++m) arms[m].turn(turn == 0 ? 0.0 : compute.at(chosen[m].rule), turn);
   if (world.rank() != 0) return {};
 
+  const int64_t nodes = vote_size(world, 0).nodes;
   std::fprintf(
       stderr,
-      "%d workers on %d nodes; %s voted elements, %s others as fp32; link as measured: %s.\n"
+      "%d workers on %d %s; %s voted elements, %s others as fp32; link as measured: %s.\n"
       "Compute (forward, backward, update with Newton-Schulz, packing and applying) is a calibrated wait; communication is real and\n"
       "nothing overlaps. overhead = step / compute - 1, the step being that of the slowest worker and compute that of one alone;\n"
       "matrices is the part of communication that the matrices take, the rest the fp32 all-reduce of all others.\n",
-      world.size(), static_cast<int>(vote_size(world, 0).nodes), format_count(traffic.matrix_elements).c_str(),
+      world.size(), static_cast<int>(nodes), nodes == 1 ? "node" : "nodes", format_count(traffic.matrix_elements).c_str(),
       format_count(traffic.other_elements).c_str(), link_text(links.all).c_str());
   Json::Array rows;
   for (size_t m = 0; m < arms.size(); ++m) {
@@ -253,7 +254,7 @@ Benchmark weak_scaling_benchmark() {
           "What more workers cost a step by method and vote transport, compute replaced by calibrated waits; under mpirun",
           {{"config", "Configuration of the model"},
            {"transports", "Vote transports, separated by commas (int8_sum,packed_scatter)"},
-           {"compute_ms", "Milliseconds that a step computes, as rule=milliseconds,...; without it rank 0 measures them"}},
+           {"compute-ms", "Milliseconds that a step computes, as rule=milliseconds,...; without it rank 0 measures them"}},
           run};
 }
 

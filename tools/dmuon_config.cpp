@@ -1,10 +1,9 @@
 // dmuon_config: the reference page and schema of the configuration, and a check of files without starting a run.
-#include <CLI/CLI.hpp>
 #include <cstdio>
 
 #include "dmuon/config/configuration.h"
 #include "dmuon/config/reference.h"
-#include "dmuon/core/error.h"
+#include "train/command_line.h"
 #include "train/huggingface.h"
 
 int main(int argc, char** argv) {
@@ -18,18 +17,11 @@ int main(int argc, char** argv) {
   std::vector<std::string> overrides;
   check->add_option("file", file, "Configuration file (JSON)")->required();
   check->add_option("--set", overrides, "key=value, may be repeated")->allow_extra_args(false);
-  try {
-    app.parse(argc, argv);
+  return dmuon::run_program(app, argc, argv, [&] {
     if (*markdown) std::fputs(dmuon::configuration_markdown().c_str(), stdout);
     if (*schema) std::puts(dmuon::configuration_schema().dump(2).c_str());
     if (*keys) std::fputs(dmuon::configuration_help().c_str(), stdout);
     if (*check)
       std::puts(dmuon::to_json(dmuon::load_configuration(file, overrides, dmuon::huggingface_import(dmuon::models()))).dump(2).c_str());
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : static_cast<int>(dmuon::ExitCode::bad_input);
-  } catch (const dmuon::Error& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return static_cast<int>(error.exit_code());
-  }
-  return 0;
+  });
 }

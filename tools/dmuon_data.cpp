@@ -1,7 +1,6 @@
 // dmuon_data: prepares and examines token files.
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -12,6 +11,7 @@
 #include "data/tokenize.h"
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
+#include "train/command_line.h"
 #include "train/threads.h"
 
 namespace {
@@ -145,8 +145,12 @@ void decode(const std::vector<std::string>& patterns, const std::string& tokeniz
   const TokenSourceHandle source = open_tokens(files, format, tokenizer, tokenizer->vocabulary_size());
   catch_interrupts();
   const DecodedDocuments done = decode_documents(*source, *tokenizer, output, overwrite, [](int64_t) { throw_if_interrupted(); });
-  std::cout << format_count(done.documents) << " documents of " << format_count(done.tokens) << " tokens in " << output
-            << (done.repaired == 0 ? "" : text("; ", done.repaired, " were not UTF-8 and hold U+FFFD")) << "\n";
+  std::cout << format_count(done.documents) << (done.documents == 1 ? " document of " : " documents of ") << format_count(done.tokens)
+            << (done.tokens == 1 ? " token in " : " tokens in ") << output
+            << (done.repaired == 0
+                    ? ""
+                    : text("; ", done.repaired, done.repaired == 1 ? " was not UTF-8 and holds U+FFFD" : " were not UTF-8 and hold U+FFFD"))
+            << "\n";
 }
 
 }  // namespace
@@ -196,10 +200,10 @@ int main(int argc, char** argv) {
                    "end_of_text: the tokenizer's end-of-text id goes before every document; auto: where the tokenizer has one")
       ->check(CLI::IsMember({"auto", "end_of_text", "none"}))
       ->capture_default_str();
-  tokenize_command->add_option("--shard-tokens", options.shard_tokens, "tokens a file")->capture_default_str();
+  tokenize_command->add_option("--shard-tokens", options.shard_tokens, "tokens a file")->check(integer_from(1))->capture_default_str();
   options.threads = 0;
   tokenize_command->add_option("--threads", options.threads, "0: all processors; the files do not depend on it")
-      ->check(CLI::Range(0, 1024))
+      ->check(integer_between(0, 1024))
       ->capture_default_str();
   tokenize_command->add_flag("--overwrite", options.overwrite, "replace earlier files of the same prefix");
 
@@ -219,19 +223,9 @@ int main(int argc, char** argv) {
   decode_command->add_option("--tokenizer", inspect_tokenizer, "of the files; its end-of-text token separates the documents")->required();
   decode_command->add_flag("--overwrite", options.overwrite, "replace an earlier file of this name");
 
-  try {
-    app.parse(argc, argv);
+  return run_program(app, argc, argv, [&] {
     if (tokenize_command->parsed()) tokenize(options, patterns, names);
     if (inspect_command->parsed()) inspect(patterns, inspect_format, inspect_tokenizer);
     if (decode_command->parsed()) decode(patterns, inspect_tokenizer, decoded, options.overwrite);
-    return static_cast<int>(ExitCode::done);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? static_cast<int>(ExitCode::done) : static_cast<int>(ExitCode::bad_input);
-  } catch (const Error& error) {
-    std::cerr << "error: " << error.what() << "\n";
-    return static_cast<int>(error.exit_code());
-  } catch (const std::exception& error) {
-    std::cerr << "error: " << error.what() << "\n";
-    return static_cast<int>(ExitCode::storage);
-  }
+  });
 }

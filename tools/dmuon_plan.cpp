@@ -1,6 +1,5 @@
 // dmuon_plan: predicts load, memory, traffic and times of a job that need not exist. Exit codes as everywhere: 2 for an
 // inventory, hardware file, configuration or option that cannot be accepted.
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <optional>
 
@@ -9,6 +8,7 @@
 #include "dmuon/core/file.h"
 #include "dmuon/core/text.h"
 #include "dmuon/plan/simulation.h"
+#include "train/command_line.h"
 #include "train/huggingface.h"
 #include "train/planned_inventory.h"
 
@@ -35,30 +35,31 @@ void declare(CLI::App& app, Arguments& a) {
   app.add_option("--set", a.overrides, "with --config: override one key; may be repeated")->allow_extra_args(false)->needs(configuration);
   app.add_option("--inventory", a.inventory, "inventory file (configs/inventories/*.json)")->excludes(configuration);
   app.add_option("--divide-sizes", a.divisor, "divide every size of the model, rounded up: a small likeness of a large model")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->check(dmuon::integer_between(1, int64_t{1} << 20))
       ->capture_default_str();
   app.add_option("--hardware", a.hardware, "hardware file (configs/hardware/*.json)")->capture_default_str();
   app.add_option("--ranks", a.ranks, "ranks of the job; several separated by commas give one report each")
       ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(dmuon::integer_between(1, 1 << 20))
       ->capture_default_str();
-  app.add_option("--nodes", a.nodes, "nodes, each with as many ranks; 0: as the hardware file fills them")->check(CLI::Range(0, 1 << 20));
+  app.add_option("--nodes", a.nodes, "nodes, each with as many ranks; 0: as the hardware file fills them")
+      ->check(dmuon::integer_between(0, 1 << 20));
   app.add_option("--planner", a.planner, "greedy (default), milp, round_robin or rank0");
   app.add_flag("--only-planner", a.only_planner, "leave the other planners out of the comparison");
-  app.add_option("--planner-time-limit-seconds", a.planner_time_limit_seconds, "time limit of milp (10)")->check(CLI::PositiveNumber);
+  app.add_option("--planner-time-limit-seconds", a.planner_time_limit_seconds, "time limit of milp (10)")->check(dmuon::number_above(0));
   app.add_option("--window-units", a.window_units, "consecutive units that are updated and published together (4)")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(dmuon::integer_between(1, 1 << 20));
   app.add_option("--largest-batch", a.largest_batch, "equal matrices updated in one call at most; 0: as the hardware file says")
-      ->check(CLI::Range(0, 4096))
+      ->check(dmuon::integer_between(0, 4096))
       ->capture_default_str();
-  app.add_option("--stage", a.stage, "sharding stage, 1 (default) to 3")->check(CLI::Range(1, 3));
-  app.add_option("--look-ahead", a.look_ahead, "units published ahead at stage 3 (2)")->check(CLI::Range(0, 1 << 20));
+  app.add_option("--stage", a.stage, "sharding stage, 1 (default) to 3")->check(dmuon::integer_between(1, 3));
+  app.add_option("--look-ahead", a.look_ahead, "units published ahead at stage 3 (2)")->check(dmuon::integer_between(0, 1 << 20));
   app.add_option("--memory-limit-bytes", a.memory_limit_bytes, "limit of masters, gradients and state of a rank; 0: none")
-      ->check(CLI::NonNegativeNumber);
+      ->check(dmuon::integer_from(0));
   app.add_option("--adamw-step-milliseconds", a.adamw_step_milliseconds, "a measured AdamW step; gives the steps of the others")
-      ->check(CLI::PositiveNumber);
+      ->check(dmuon::number_above(0));
   app.add_option("--tokens-per-rank", a.tokens_per_rank, "tokens a rank computes per step; gives steps from the peak")
-      ->check(CLI::PositiveNumber);
+      ->check(dmuon::number_above(0));
   app.add_option("--json", a.json, "write the predictions to this file");
   app.add_option("--plot", a.plot, "write tab-separated lines to this file, for scripts/plot_scaling.py");
 }
@@ -74,32 +75,32 @@ struct VoteArguments {
 CLI::App* declare(CLI::App& app, VoteArguments& a) {
   CLI::App* votes = app.add_subcommand("votes", "predicts what a one-bit vote costs by every transport, beside all-reduces");
   votes->add_option("--parameters", a.parameters, "elements voted on")
-      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000'000}))
+      ->check(dmuon::integer_between(1, int64_t{1'000'000'000'000}))
       ->capture_default_str();
   votes->add_option("--workers", a.workers, "workers; several separated by commas")
       ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(dmuon::integer_between(1, 1 << 20))
       ->capture_default_str();
   votes->add_option("--workers-per-node", a.workers_per_node, "workers that share the link of a node")
-      ->check(CLI::Range(1, 1024))
+      ->check(dmuon::integer_between(1, 1024))
       ->capture_default_str();
   votes->add_option("--latency-microseconds", a.latency_microseconds, "of a message between nodes")
-      ->check(CLI::NonNegativeNumber)
+      ->check(dmuon::number_from(0))
       ->capture_default_str();
   votes->add_option("--gigabits-per-second", a.gigabits_per_second, "of the link of a node, in each direction")
-      ->check(CLI::PositiveNumber)
+      ->check(dmuon::number_above(0))
       ->capture_default_str();
   votes->add_option("--inside-latency-microseconds", a.inside_latency_microseconds, "of a message inside a node")
-      ->check(CLI::NonNegativeNumber)
+      ->check(dmuon::number_from(0))
       ->capture_default_str();
   votes->add_option("--inside-gigabits-per-second", a.inside_gigabits_per_second, "of a worker to others of its node")
-      ->check(CLI::PositiveNumber)
+      ->check(dmuon::number_above(0))
       ->capture_default_str();
   votes->add_option("--json", a.json, "write the predictions to this file");
   return votes;
 }
 
-int predict_votes(const VoteArguments& a) {
+void predict_votes(const VoteArguments& a) {
   const auto link = [](double microseconds, double gigabits) { return dmuon::LinkCost{microseconds * 1e-6, 8e-9 / gigabits}; };
   const dmuon::VotePredictionRequest request{a.parameters, a.workers, a.workers_per_node,
                                              link(a.latency_microseconds, a.gigabits_per_second),
@@ -110,7 +111,6 @@ int predict_votes(const VoteArguments& a) {
     document.set("votes", dmuon::predict_votes(request));
     dmuon::write_file_atomically(a.json, document.dump(2) + "\n");
   }
-  return 0;
 }
 
 // What is planned: model, machine, and the options that hold for every number of ranks; nodes 0 fills the machine's.
@@ -161,29 +161,17 @@ int nodes_of(const Job& job, int ranks) {
   return ranks / per_node;
 }
 
-int run(int argc, char** argv) {
-  CLI::App app(
-      "Predicts who computes how long, what each rank holds and what each link carries:\n"
-      "  dmuon_plan --inventory configs/inventories/wall-oss-0.5.json --hardware configs/hardware/a800.json --ranks 8,256\n"
-      "  dmuon_plan --config configs/bench_gpt2_124m.json --ranks 4\n"
-      "  dmuon_plan votes --parameters 124000000 --workers 2,4,8,16\n"
-      "Assumptions and a comparison with published measurements: docs/scaling.md");
-  Arguments a;
-  declare(app, a);
-  VoteArguments vote_arguments;
-  const CLI::App* votes = declare(app, vote_arguments);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& failure) {
-    return app.exit(failure) == 0 ? 0 : static_cast<int>(dmuon::ExitCode::bad_input);
-  }
-  if (votes->parsed()) {
-    for (const CLI::Option* option : app.get_options())
-      if (option->count() > 0)
-        throw ConfigError(text(option->get_name(), " is no option of \"dmuon_plan votes\"; ",
-                               option->get_name() == "--ranks" ? "the number of workers is --workers" : "see \"dmuon_plan votes --help\""));
-    return predict_votes(vote_arguments);
-  }
+// Options of the planner given before "votes" would be read by nobody.
+void refuse_options(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options())
+    if (option->count() > 0)
+      throw ConfigError(text(option->get_name(), " is no option of \"dmuon_plan votes\"; ",
+                             option->get_name() == "--ranks" ? "the number of workers is --workers" : "see \"dmuon_plan votes --help\""));
+}
+
+void predict(const Arguments& a) {
+  dmuon::require_writable(a.json);
+  dmuon::require_writable(a.plot);
   const Job job = job_of(a);
   std::vector<dmuon::Simulation> simulations;
   for (const int ranks : a.ranks) {
@@ -201,19 +189,24 @@ int run(int argc, char** argv) {
     dmuon::write_file_atomically(a.json, document.dump(2) + "\n");
   }
   if (!a.plot.empty()) dmuon::write_file_atomically(a.plot, dmuon::plot_data(simulations));
-  return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const dmuon::Error& failure) {
-    std::fprintf(stderr, "dmuon_plan: %s\n", failure.what());
-    return static_cast<int>(failure.exit_code());
-  } catch (const std::exception& failure) {
-    std::fprintf(stderr, "dmuon_plan: %s\n", failure.what());
-    return 1;
-  }
+  CLI::App app(
+      "Predicts who computes how long, what each rank holds and what each link carries:\n"
+      "  dmuon_plan --inventory configs/inventories/wall-oss-0.5.json --hardware configs/hardware/a800.json --ranks 8,256\n"
+      "  dmuon_plan --config configs/bench_gpt2_124m.json --ranks 4\n"
+      "  dmuon_plan votes --parameters 124000000 --workers 2,4,8,16\n"
+      "Assumptions and a comparison with published measurements: docs/scaling.md");
+  Arguments a;
+  declare(app, a);
+  VoteArguments vote_arguments;
+  const CLI::App* votes = declare(app, vote_arguments);
+  return dmuon::run_program(app, argc, argv, [&] {
+    if (!votes->parsed()) return predict(a);
+    refuse_options(app);
+    predict_votes(vote_arguments);
+  });
 }

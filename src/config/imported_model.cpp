@@ -42,7 +42,7 @@ void apply_import(Json& tree, const ModelImport& import_model, Findings& finding
       model->set(key, value);
       continue;
     }
-    const bool shorter = key == "context_length" && imported.shorter_context && written->is_integer() && written->as_number() >= 1 &&
+    const bool shorter = key == "context_length" && imported.shorter_context && written->is_number() && written->as_number() >= 1 &&
                          written->as_number() < value.as_number();
     if (!same(*written, value) && !shorter)
       findings.add_value("model." + key, *written,

@@ -71,6 +71,13 @@ std::string nearest_path(const std::string& path) {
   return close.empty() ? unknown_key(path, siblings) : text("unknown key; did you mean \"", close, "\"?");
 }
 
+// A number in all its characters, but none that a double holds: 1e400.
+bool is_too_large(const std::string& written) {
+  double number = 0.0;
+  const auto [end, error] = std::from_chars(written.data(), written.data() + written.size(), number);
+  return error == std::errc::result_out_of_range && end == written.data() + written.size();
+}
+
 Json parse_value(const std::string& written, const Key* key) {
   Json value;
   try {
@@ -127,6 +134,9 @@ std::set<std::string> apply_overrides(Json& tree, const std::vector<std::string>
     const Target target = find_target(path);
     if (!target.known) {
       errors.push_back(text("--set ", path, ": ", nearest_path(path)));
+    } else if (target.key && (target.key->type == KeyType::integer || target.key->type == KeyType::number) &&
+               is_too_large(written.substr(equals + 1))) {
+      errors.push_back(text("--set ", written, ": out of the range of numbers, expected ", describe_allowed(*target.key)));
     } else if (tree.is_object()) {
       const std::string obstacle = put(tree, split(path), parse_value(written.substr(equals + 1), target.key));
       if (obstacle.empty())

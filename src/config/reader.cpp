@@ -36,6 +36,21 @@ std::string unknown_key(const std::string& path, const std::vector<std::string>&
 
 namespace {
 
+// 1e3 and 1000.0 are integers too, as for the schema; exactly, or not at all.
+Json as_whole(const Json& value) {
+  if (!value.is_number() || value.is_integer()) return value;
+  const double number = value.as_number();
+  return std::trunc(number) == number && std::fabs(number) <= 0x1p53 ? Json(static_cast<int64_t>(number)) : value;
+}
+
+Json as_type(const Json& value, KeyType type) {
+  if (type == KeyType::integer) return as_whole(value);
+  if (type != KeyType::integer_list || !value.is_array()) return value;
+  Json list = Json::array();
+  for (const Json& element : value.as_array()) list.push_back(as_whole(element));
+  return list;
+}
+
 // What is wrong with a single value; empty: nothing.
 std::string complaint(const Key& key, const Json& value) {
   const auto wrong_type = [&] { return text("expected ", describe_allowed(key), ", found ", value.type_name()); };
@@ -47,6 +62,7 @@ std::string complaint(const Key& key, const Json& value) {
     case KeyType::boolean:
       return value.is_bool() ? "" : wrong_type();
     case KeyType::integer:
+      if (value.is_number() && !value.is_integer()) return text("expected ", describe_allowed(key));
       if (!value.is_integer()) return wrong_type();
       return outside(value) ? text("expected ", describe_allowed(key)) : "";
     case KeyType::number:
@@ -98,10 +114,11 @@ void walk(const Json& object, const std::vector<Key>& keys, const std::string& b
     const bool dotted = name.find('.') != std::string::npos;  // no name has dots: "model.layers" is not a path inside a file
     const auto key = std::find_if(keys.begin(), keys.end(), [&](const Key& k) { return k.path == path; });
     if (key != keys.end() && !dotted) {
-      if (const std::string wrong = complaint(*key, value); !wrong.empty())
+      const Json typed = as_type(value, key->type);
+      if (const std::string wrong = complaint(*key, typed); !wrong.empty())
         findings.add_value(base + path, value, wrong);
       else
-        leaf(*key, base + path, value);
+        leaf(*key, base + path, typed);
       continue;
     }
     std::vector<std::string> siblings = children(keys, prefix);
@@ -121,6 +138,14 @@ void write(const std::vector<BoundKey<Object>>& rows, const std::string& path, c
   std::find_if(rows.begin(), rows.end(), [&](const auto& each) { return each.key.path == path; })->write(object, value);
 }
 
+// Whether another rule has this preset, as when only the rule of an object was overridden.
+bool belongs_elsewhere(const Key& preset_key, const std::string& preset) {
+  return std::any_of(preset_key.rules.begin(), preset_key.rules.end(), [&](const std::string& rule) {
+    const std::vector<std::string>& names = preset_names(rule);
+    return std::find(names.begin(), names.end(), preset) != names.end();
+  });
+}
+
 // `fallback`: the rule of an object that does not name one; empty: it has to.
 RuleConfiguration read_rule(const Json& object, const std::string& path, std::string_view fallback, Findings& findings) {
   const auto named = [&](std::string_view key, const std::vector<std::string>& allowed, std::string_view otherwise) {
@@ -134,13 +159,15 @@ RuleConfiguration read_rule(const Json& object, const std::string& path, std::st
   if (is_override)
     for (const char* required : {"match", "rule"})
       if (!object.find(required)) findings.add(text(path, ": missing key \"", required, "\", which every override needs"));
+  const std::string remedy = text("to change the rule, replace the whole object: --set ", path, "='{\"rule\": \"", rule, "\"}'");
   walk(object, rule_keys(), path + ".", "", findings, [&](const Key& key, const std::string& full, const Json& value) {
     if (!rule_key_applies(key, rule))
-      findings.add_value(full, value,
-                         text("rule \"", rule, "\" (", path, ".rule) has no such key; it belongs to ", join(key.rules, ", "),
-                              "; to change the rule, replace the whole object: --set ", path, "='{\"rule\": \"", rule, "\"}'"));
+      findings.add_value(
+          full, value, text("rule \"", rule, "\" (", path, ".rule) has no such key; it belongs to ", join(key.rules, ", "), "; ", remedy));
     else if (key.path == "preset" && out.preset != value.as_string())
-      findings.add_value(full, value, text("rule \"", rule, "\" has the presets ", join(preset_names(rule), ", ")));
+      findings.add_value(full, value,
+                         text("rule \"", rule, "\" has the presets ", join(preset_names(rule), ", "),
+                              belongs_elsewhere(key, value.as_string()) ? "; " + remedy : ""));
     else if (key.path == "match" && !is_override)
       findings.add_value(full, value, "only entries of optimizer.overrides match names");
     else if (key.path == "match" && value.as_string().empty())

@@ -164,6 +164,7 @@ std::string configuration_markdown() {
       "  JSON if it parses as JSON, else plain text: `--set training.steps=200 --set data.train=corpus.txt --set model.bias=false`.\n"
       "  Whole objects and lists are JSON: `--set optimizer.matrix='{\"rule\": \"adamw\"}'`; elements of lists are reached by index:\n"
       "  `--set optimizer.overrides.0.learning_rate=0.1`.\n"
+      "- An integer may be written `1000`, `1000.0` or `1e3`.\n"
       "- `--print-config` prints the resolved file: every key that has a meaning in this run. The run directory keeps it as well.\n"
       "- `dmuon_config check FILE` checks a file; `docs/config.schema.json` is a JSON Schema for editors.\n";
   std::string section = "-";

@@ -204,6 +204,8 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
       column = source_[i] == '\n' ? 1 : column + 1;
       line += source_[i] == '\n';
     }
+    constexpr int number_overflow = 406;  // of the parser's exceptions
+    if (failure.id == number_overflow) throw ConfigError(text(origin_, ":", line, ":", column, ": the number is out of range"));
     std::string reason = failure.what();
     if (const size_t colon = reason.find(": "); colon != std::string::npos) reason = reason.substr(colon + 2);
     throw ConfigError(text(origin_, ":", line, ":", column, ": not valid JSON: ", reason));

@@ -25,6 +25,16 @@ std::vector<std::string> matches(const std::string& pattern) {
   return out;
 }
 
+// A pattern for files of the folder, of the first one's kind.
+std::string example(const fs::path& folder) {
+  std::error_code ignored;
+  std::vector<fs::path> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored))
+    if (entry.is_regular_file(ignored) && !entry.path().filename().string().starts_with(".")) files.push_back(entry.path());
+  const auto first = std::min_element(files.begin(), files.end());
+  return (folder / ("*" + (first == files.end() ? ".txt" : first->extension().string()))).string();
+}
+
 }  // namespace
 
 std::vector<std::string> expand_files(std::span<const std::string> patterns, std::string_view key) {
@@ -36,7 +46,7 @@ std::vector<std::string> expand_files(std::span<const std::string> patterns, std
       throw DataError(text(key, ": no file matches \"", pattern, "\" (relative to ", fs::current_path().string(), "); check the path"));
     for (const std::string& file : found) {
       if (!fs::is_regular_file(file))
-        throw DataError(text(key, ": ", file, " is not a regular file; name the files themselves, for instance \"", file, "/*.bin\""));
+        throw DataError(text(key, ": ", file, " is not a regular file; name the files themselves, for instance \"", example(file), "\""));
       const auto [first, inserted] = seen.emplace(fs::canonical(file).string(), file);
       if (!inserted)
         throw DataError(text(key, ": ", file, " is listed twice",

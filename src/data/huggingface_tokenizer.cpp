@@ -162,10 +162,11 @@ BpeDescription from_tokenizer_json(const std::string& content, const std::string
   out.compose = tokenizer_components::composes(file, name);
   out.pattern = tokenizer_components::pattern_of(file, name);
   out.added = tokenizer_components::added_tokens(file, name);
-  const Json& model = file.at("model");
+  const auto itself = [](const Json& value) -> const Json& { return value; };
+  const Json& model = tokenizer_components::member(file, "model", name, "the file", itself);
   const bool ignore_merges = tokenizer_components::check_model(model, name);
-  const Vocabulary vocabulary = read_vocabulary(model.at("vocab"), name);
-  finish(vocabulary, read_merges(model.at("merges"), name), name, out);
+  const Vocabulary vocabulary = read_vocabulary(tokenizer_components::member(model, "vocab", name, "model", itself), name);
+  finish(vocabulary, read_merges(tokenizer_components::member(model, "merges", name, "model", itself), name), name, out);
   if (ignore_merges)
     for (const auto& [token, id] : vocabulary)
       if (byte_symbols::decode(token)) out.whole_words.emplace(out.bytes[static_cast<size_t>(id)], id);
@@ -195,6 +196,10 @@ void check_class(const std::vector<TokenizerFile>& files, const std::string& ori
                          found->as_string(), "; save tokenizer.json too"));
 }
 
+std::string named(std::string_view message, const std::string& origin) {
+  return message.starts_with(origin) ? std::string(message) : text(origin, ": ", message);
+}
+
 }  // namespace
 
 TokenizerHandle make_huggingface_tokenizer(std::vector<TokenizerFile> files, const std::string& origin) {
@@ -212,11 +217,13 @@ TokenizerHandle make_huggingface_tokenizer(std::vector<TokenizerFile> files, con
     } else {
       throw DataError(text(origin, ": neither a tokenizer.json nor encoder.json and vocab.bpe (or vocab.json and merges.txt)"));
     }
+    description.files = std::move(files);
+    return std::make_shared<BpeTokenizer>(std::move(description));
   } catch (const ConfigError& failure) {  // what the JSON reader throws
-    throw DataError(failure.what());
+    throw DataError(named(failure.what(), origin));
+  } catch (const DataError& failure) {  // the pattern's knows no file
+    throw DataError(named(failure.what(), origin));
   }
-  description.files = std::move(files);
-  return std::make_shared<BpeTokenizer>(std::move(description));
 }
 
 TokenizerHandle make_huggingface_tokenizer(const std::string& directory_or_file) {

@@ -63,7 +63,8 @@ TokenizerHandle read_tokenizer(const std::string& file) {
   std::error_code ignored;
   if (std::filesystem::is_directory(file, ignored)) return make_huggingface_tokenizer(file);
   if (!std::filesystem::is_regular_file(file, ignored))
-    throw DataError(text("tokenizer ", file, ": no such file; expected byte, character, a JSON file or a directory with tokenizer.json"));
+    throw DataError(text("tokenizer ", file,
+                         ": no such file or folder; expected byte, a tokenizer.json or a folder with one, or the manifest of token files"));
   try {
     const Json content = parse_json(read_file(file), file);
     if (content.is_object() && content.find("model") != nullptr) return make_huggingface_tokenizer(file);

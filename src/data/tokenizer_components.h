@@ -2,14 +2,28 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/added_tokens.h"
+#include "dmuon/core/error.h"
 #include "dmuon/core/json.h"
+#include "dmuon/core/text.h"
 
 namespace dmuon::tokenizer_components {
 
-// Each throws DataError naming the component that is not implemented; `file` begins the message.
+// Each throws DataError naming the component that is missing, misshapen or not implemented; `name`, the file, begins the message.
+
+// What `read` makes of the member `key` of `object`, which `where` calls by its name.
+template <class Read>
+decltype(auto) member(const Json& object, std::string_view key, const std::string& name, std::string_view where, Read read) {
+  try {
+    return read(object.at(key));
+  } catch (const ConfigError& failure) {
+    const bool there = object.is_object() && object.find(key) != nullptr;
+    throw DataError(text(name, ": ", where, ": ", there ? text(key, ": ") : std::string(), failure.what()));
+  }
+}
 
 // Top-level keys, version, truncation, padding, post-processor and decoder.
 void check_surroundings(const Json& file, const std::string& name);

@@ -53,8 +53,9 @@ PlanReport Plan::report(const std::vector<PlanTensor>& tensors) const {
 
 std::string PlanReport::to_text() const {
   const auto cost = [&](double value) { return cost_text(value, search.measured); };
-  std::string out = text("plan by ", search.method, ": ", matrices, " matrices in ", batches, " batches (largest ", largest_batch, ") on ",
-                         slots, " slots");
+  std::string out =
+      text("plan by ", search.method, ": ", matrices, matrices == 1 ? " matrix in " : " matrices in ", batches,
+           batches == 1 ? " batch (largest " : " batches (largest ", largest_batch, ") on ", slots, slots == 1 ? " slot" : " slots");
   if (replicas > 1) out += text(" (", replicas, " replicas x ", shards, " shards)");
   out += text(", ", windows, windows == 1 ? " window" : " windows", ", costs ", search.measured ? "measured" : "counted in FLOPs", "\n");
   if (!search.fallback.empty())

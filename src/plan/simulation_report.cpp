@@ -12,7 +12,8 @@ using Rows = std::vector<std::vector<std::string>>;
 
 constexpr size_t most_rank_rows = 16;  // more ranks are shown as smallest, mean and largest
 
-std::string milliseconds(double seconds) { return format_number(seconds * 1e3, 2); }
+// Two decimals in every row: small values would be written with exponents.
+std::string milliseconds(double seconds) { return seconds > 0.0 && seconds < 0.005e-3 ? "< 0.01" : format_number(seconds * 1e3, 2); }
 
 // Rounded first, so that a difference of rounding errors reads as none.
 std::string percent(double fraction) { return format_number(std::round(1000.0 * fraction) / 10.0, 1) + " %"; }

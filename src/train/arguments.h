@@ -1,7 +1,6 @@
-// The command line of dmuon_train, and what all command lines share.
+// The command line of dmuon_train, and what it shares with those of the programs that use a model.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,14 +29,7 @@ struct ParseResult {
 };
 ParseResult<TrainArguments> parse_train_arguments(int argc, char** argv);
 
-// Parses with the options of `app`: nothing when the program may go on, or the exit code after help, version or a usage error were
-// printed.
-std::optional<int> parse_command_line(CLI::App& app, int argc, char** argv);
-
 // --threads and --device of the programs that use a model on one rank.
 void add_machine_options(CLI::App& app, int64_t& threads, std::string& device);
-
-// The exit code of `run`: 0, or that of the error it throws, which is logged.
-int exit_code_of(const std::function<void()>& run);
 
 }  // namespace dmuon

@@ -43,7 +43,12 @@ std::unique_ptr<Backend> open_cuda(const BackendOptions& options) {
     throw DeviceError(plugin_override() != nullptr
                           ? text("the file ", plugin.string(), " that DMUON_CUDA_PLUGIN names is missing")
                           : text("this build has no CUDA backend (", plugin.string(), " is missing): build on a machine with nvcc"));
-  return open_backend_plugin(plugin.string(), options);
+  std::unique_ptr<Backend> backend = open_backend_plugin(plugin.string(), options);
+  // Any backend's file would load, and a run on the plain loops of another one is as good as stuck.
+  if (backend->name() != "cuda")
+    throw DeviceError(text(plugin.string(), " is the plug-in of the backend \"", backend->name(), "\", not of \"cuda\"",
+                           plugin_override() != nullptr ? "; DMUON_CUDA_PLUGIN names it: unset that, or name libdmuon_cuda.so" : ""));
+  return backend;
 }
 
 std::string line_of(const Backend& backend) {
@@ -138,7 +143,7 @@ ChosenDevice choose_device(const std::string& device, const BackendOptions& opti
   else if (device == "cuda")
     chosen.backend = open_cuda(options);
   else
-    throw DeviceError(text("device \"", device, R"(": use "auto", "cpu" or "cuda")"));
+    throw ConfigError(text("device \"", device, R"(": expected "auto", "cpu", "cuda" or "reference")"));
   chosen.found = line_of(*chosen.backend);
   return chosen;
 }

@@ -8,6 +8,7 @@
 #include "dmuon/core/file.h"
 #include "dmuon/core/text.h"
 #include "dmuon/train/train.h"
+#include "train/command_line.h"
 #include "train/devices.h"
 #include "train/evaluate_arguments.h"
 #include "train/load_model.h"
@@ -92,6 +93,7 @@ Json evaluate_questions(const EvaluateArguments& arguments, Backend& backend, co
 void run(const EvaluateArguments& arguments, const std::vector<ModelFamily>& families) {
   if (arguments.data.empty() && arguments.questions.empty())
     throw ConfigError("nothing to evaluate: give --data, --multiple-choice or both");
+  require_writable(arguments.json);
   std::vector<Question> questions;
   if (!arguments.questions.empty()) questions = read_questions(arguments.questions, arguments.limit);
   BackendOptions options;

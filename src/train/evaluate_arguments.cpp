@@ -1,6 +1,6 @@
 #include "train/evaluate_arguments.h"
 
-#include <CLI/CLI.hpp>
+#include "train/command_line.h"
 
 namespace dmuon {
 
@@ -12,7 +12,7 @@ ParseResult<EvaluateArguments> parse_evaluate_arguments(int argc, char** argv) {
       "Exit codes: 0 done, 2 bad input, 3 not finite, 5 storage, 6 device."};
   EvaluateArguments arguments;
   TextEvaluationOptions& options = arguments.options;
-  const auto count = CLI::Range(int64_t{0}, int64_t{1} << 50);
+  const auto count = integer_between(0, int64_t{1} << 50);
   app.add_option("--model,--checkpoint", arguments.model,
                  "a Hugging Face directory, or a run directory (its newest checkpoint), a checkpoint directory or a step directory")
       ->required();
@@ -31,7 +31,7 @@ ParseResult<EvaluateArguments> parse_evaluate_arguments(int argc, char** argv) {
   app.add_option("--multiple-choice", arguments.questions, "questions, one JSON object a line with \"ctx\", \"endings\" and \"label\"");
   app.add_option("--limit", arguments.limit, "take this many questions; 0: all")->check(count)->capture_default_str();
   app.add_option("--batch-size", options.batch_size, "windows or endings computed together")
-      ->check(CLI::Range(1, 65536))
+      ->check(integer_between(1, 65536))
       ->capture_default_str();
   app.add_option("--json", arguments.json, "also write the results to this file");
   app.add_flag("!--no-progress", arguments.progress, "show no progress on standard error");

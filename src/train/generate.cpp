@@ -6,6 +6,7 @@
 #include "dmuon/core/file.h"
 #include "dmuon/core/text.h"
 #include "dmuon/train/train.h"
+#include "train/command_line.h"
 #include "train/devices.h"
 #include "train/generate_arguments.h"
 #include "train/load_model.h"
@@ -114,6 +115,7 @@ class Generation {
       return !out.stream.stopped();
     });
     for (size_t i = 0; i < count; ++i) {
+      written_tokens_ += written[i].tokens;
       const std::string rest = written[i].stream.finish();
       written[i].text += rest;
       if (arguments_.json)
@@ -138,7 +140,7 @@ class Generation {
     };
     std::fprintf(stderr, "prompt: %lld tokens, %s tokens/s; generation: %lld tokens, %s tokens/s\n",
                  static_cast<long long>(total_.prompt_tokens), speed(total_.prompt_tokens, total_.prompt_seconds).c_str(),
-                 static_cast<long long>(total_.generated_tokens), speed(total_.generated_tokens, total_.generation_seconds).c_str());
+                 static_cast<long long>(written_tokens_), speed(total_.generated_tokens, total_.generation_seconds).c_str());
   }
 
   const GenerateArguments& arguments_;
@@ -147,6 +149,7 @@ class Generation {
   const Tokenizer& tokenizer_;
   std::vector<Wanted> wanted_;
   GenerationResult total_;
+  int64_t written_tokens_ = 0;  // each text's first included, which reading the prompt gives and the speed leaves out
 };
 
 void run(const GenerateArguments& arguments, const std::vector<ModelFamily>& families) {

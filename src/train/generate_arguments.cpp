@@ -1,6 +1,6 @@
 #include "train/generate_arguments.h"
 
-#include <CLI/CLI.hpp>
+#include "train/command_line.h"
 
 namespace dmuon {
 
@@ -21,28 +21,26 @@ ParseResult<GenerateArguments> parse_generate_arguments(int argc, char** argv) {
       ->excludes(prompt)
       ->excludes(file);
   app.add_option("--tokens", options.tokens, "tokens to generate, at most")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->check(integer_between(1, int64_t{1} << 40))
       ->capture_default_str();
   app.add_option("--temperature", options.temperature, "0 always takes the most likely token")
-      ->check(CLI::Range(0.0, 100.0))
+      ->check(number_between(0.0, 100.0))
       ->capture_default_str();
-  app.add_option("--top-k", options.top_k, "choose among the k most likely tokens; 0: all")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  app.add_option("--top-k", options.top_k, "choose among the k most likely tokens; 0: all")->check(integer_from(0))->capture_default_str();
   app.add_option("--top-p", options.top_p, "choose among the smallest set with this probability")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(number_between(0.0, 1.0))
       ->capture_default_str();
   app.add_option("--repetition-penalty", options.repetition_penalty, "above 1 makes tokens that the text holds less likely")
-      ->check(CLI::Range(0.01, 100.0))
+      ->check(number_between(0.01, 100.0))
       ->capture_default_str();
   app.add_option("--stop", arguments.stop_strings, "end the text before this string; may be repeated")->allow_extra_args(false);
   app.add_flag("--past-end-of-text", arguments.past_end_of_text, "do not stop at the end-of-text token");
   app.add_flag("--plain-special-tokens", arguments.plain_special_tokens, "read special tokens in prompts as the characters they are");
   app.add_flag("--truncate-prompt", arguments.truncate_prompt,
                "of a prompt longer than the context read the end, leaving half for new text");
-  app.add_option("--seed", options.seed, "seed of the sampling")->capture_default_str();
-  app.add_option("--count", arguments.count, "texts of every prompt")->check(CLI::Range(1, 1000000))->capture_default_str();
-  app.add_option("--batch-size", arguments.batch_size, "texts computed together")->check(CLI::Range(1, 4096))->capture_default_str();
+  app.add_option("--seed", options.seed, "seed of the sampling")->check(integer_from(0))->capture_default_str();
+  app.add_option("--count", arguments.count, "texts of every prompt")->check(integer_between(1, 1000000))->capture_default_str();
+  app.add_option("--batch-size", arguments.batch_size, "texts computed together")->check(integer_between(1, 4096))->capture_default_str();
   app.add_flag("!--no-cache", options.cache, "read the whole text again for every token (slow; for comparison)");
   app.add_flag("!--no-echo", arguments.echo, "print the new text without its prompt");
   app.add_flag("--json", arguments.json, "print one JSON object a text and line");

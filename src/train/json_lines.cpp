@@ -9,6 +9,20 @@
 
 namespace dmuon {
 
+namespace {
+
+// Within a line the parser's place is ":1:COLUMN: ..."; in the file it is FILE:LINE:COLUMN.
+Json parse_line(std::string_view content, const std::string& file, int64_t line) {
+  try {
+    return parse_json(content, "");
+  } catch (const ConfigError& error) {
+    const std::string_view what = error.what();
+    throw DataError(text(file, ":", line, what.starts_with(":1:") ? what.substr(2) : what));
+  }
+}
+
+}  // namespace
+
 void for_each_line(const std::string& file, const std::function<void(std::string_view, int64_t)>& use) {
   std::ifstream in(file, std::ios::binary);
   if (!in) throw DataError(text("cannot open ", file, ": ", std::strerror(errno)));
@@ -27,7 +41,7 @@ void for_each_line(const std::string& file, const std::function<void(std::string
 
 void for_each_json_line(const std::string& file, const std::function<void(const Json&, int64_t)>& use) {
   for_each_line(file, [&](std::string_view content, int64_t line) {
-    const Json value = parse_json(content, "the line");
+    const Json value = parse_line(content, file, line);
     if (!value.is_object()) throw ConfigError(text("expected a JSON object, found ", value.type_name()));
     use(value, line);
   });

@@ -56,9 +56,9 @@ LoadedModel load_checkpoint(Backend& backend, const std::string& path, Tokenizer
   return loaded;
 }
 
-bool is_file(const Path& path) {
+bool is_huggingface(const Path& directory) {
   std::error_code ignored;
-  return std::filesystem::is_regular_file(path, ignored);
+  return std::filesystem::is_regular_file(directory / "config.json", ignored);
 }
 
 LoadedModel load_huggingface(Backend& backend, const Path& directory, TokenizerHandle tokenizer, const std::vector<ModelFamily>& families) {
@@ -83,8 +83,8 @@ LoadedModel load_huggingface(Backend& backend, const Path& directory, TokenizerH
 LoadedModel load_model(Backend& backend, const std::string& path, const std::string& tokenizer, const std::vector<ModelFamily>& families) {
   TokenizerHandle given;
   if (!tokenizer.empty()) given = tokenizer == "byte" ? make_byte_tokenizer() : read_tokenizer(tokenizer);
-  LoadedModel loaded = is_file(Path(path) / "config.json") ? load_huggingface(backend, path, std::move(given), families)
-                                                           : load_checkpoint(backend, path, std::move(given), families);
+  LoadedModel loaded = is_huggingface(path) ? load_huggingface(backend, path, std::move(given), families)
+                                            : load_checkpoint(backend, path, std::move(given), families);
   const int64_t classes = loaded.model->facts().vocabulary_size;
   if (loaded.tokenizer && loaded.tokenizer->vocabulary_size() > classes)
     throw DataError(text("the tokenizer has ", loaded.tokenizer->vocabulary_size(), " ids, the model in ", loaded.origin, " knows ",
@@ -94,9 +94,9 @@ LoadedModel load_model(Backend& backend, const std::string& path, const std::str
 
 const Tokenizer& require_tokenizer(const LoadedModel& loaded) {
   if (loaded.tokenizer) return *loaded.tokenizer;
-  throw CheckpointError(text(loaded.origin,
-                             " holds no tokenizer (it was trained on token files), so text cannot be read or written; give one with "
-                             "--tokenizer"));
+  const std::string why = is_huggingface(loaded.origin) ? "there is no tokenizer.json in it" : "it was trained on token files";
+  throw CheckpointError(
+      text(loaded.origin, " holds no tokenizer (", why, "), so text cannot be read or written; give one with --tokenizer"));
 }
 
 }  // namespace dmuon

@@ -25,7 +25,7 @@ std::string Progress::describe(const StepMetrics& m) const {
   if (m.learning_rate) line += text(" | rate ", format_number(*m.learning_rate, 5));
   if (m.gradient_norm) line += text(" | norm ", format_number(*m.gradient_norm, 3));
   if (m.votes && m.votes->agreement)
-    line += text(" | votes agree ", percent_of(*m.votes->agreement), ", tied ", percent_of(*m.votes->tie_share), " %");
+    line += text(" | votes agree ", percent_of(*m.votes->agreement), " %, tied ", percent_of(*m.votes->tie_share), " %");
   line += text(" | ", format_count(static_cast<int64_t>(m.tokens_per_second)), " tokens/s | ", format_number(1000.0 * m.step_seconds, 0),
                " ms (forward ", percent(m.forward_seconds), " backward ", percent(m.backward_seconds), " update ",
                percent(m.update_seconds), ", waited ", percent(m.exposed.forward), "/", percent(m.exposed.backward), "/",

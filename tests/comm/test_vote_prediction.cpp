@@ -93,5 +93,5 @@ TEST_CASE("the tool refuses what it cannot predict") {
   CHECK(run_command(text(DMUON_PLAN_TOOL, " --stage 2 votes"), 60).exit_code == 2);
   const Ended ended = votes("--workers 12 --workers-per-node 8");
   CHECK(ended.exit_code == 2);
-  CHECK_THAT(ended.output, Catch::Contains("dmuon_plan: --workers 12 does not fill nodes of 8"));
+  CHECK_THAT(ended.output, Catch::Contains("error: --workers 12 does not fill nodes of 8"));
 }

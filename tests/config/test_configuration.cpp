@@ -159,6 +159,8 @@ TEST_CASE("overrides: JSON or text, later ones win, sections, list elements") {
   const auto with = [&](const std::vector<std::string>& overrides) { return parse_configuration(file, "test", overrides); };
   CHECK(with({"training.steps=6", "training.steps=7"}).training.steps == 7);
   CHECK(with({"training={\"steps\": 8}"}).training.steps == 8);
+  CHECK(with({"training.steps=1e3"}).training.steps == 1000);
+  CHECK(with({"optimizer.matrix.restarts=[2.0]"}).optimizer.matrix.restarts == std::vector<int64_t>{2});
   CHECK(with({"name=123"}).name == "123");  // a text key takes the text
   CHECK(with({"name=\"quoted\""}).name == "quoted");
   CHECK(with({"sample.prompt=a=b"}).sample.prompt == "a=b");

@@ -61,7 +61,9 @@ TEST_CASE("unknown keys suggest the nearest valid one") {
 TEST_CASE("wrong types name what was expected and found") {
   CHECK_THAT(error_of(R"({"model": {"layers": "3"}})"),
              Contains("model.layers = \"3\": expected an integer from 1") && Contains("found string"));
-  CHECK_THAT(error_of(R"({"model": {"layers": 3.0}})"), Contains("model.layers = 3.0") && Contains("found number"));
+  CHECK_THAT(error_of(R"({"model": {"layers": 3.5}})"), Contains("model.layers = 3.5: expected an integer from 1"));
+  CHECK_THAT(error_of(R"({"seed": 1e300})"), Contains("seed = 1e+300: expected an integer"));
+  CHECK_THAT(error_of(R"({"optimizer": {"matrix": {"restarts": [1.5]}}})"), Contains("found 1.5"));
   CHECK_THAT(error_of(R"({"model": {"bias": 1}})"), Contains("model.bias = 1: expected true or false, found integer"));
   CHECK_THAT(error_of(R"({"model": {"dropout": null}})"), Contains("model.dropout = null") && Contains("found null"));
   CHECK_THAT(error_of(R"({"model": 3})"), Contains("model = 3: expected an object, found integer"));
@@ -179,7 +181,9 @@ TEST_CASE("votes: what they cannot be joined with is refused with the remedy") {
   CHECK_THAT(with(R"({"rule": "sign_muon", "post_polar": true, "rate_shape": "mup"})", "{}"),
              Contains("optimizer.matrix.post_polar = true") && Contains("rate_shape"));
   CHECK_THAT(with(R"({"rule": "signum", "post_polar": true})", "{}"), Contains("post_polar") && Contains("sign_muon"));
-  CHECK_THAT(with(R"({"rule": "sign_muon", "preset": "keller"})", "{}"), Contains("optimizer.matrix.preset") && Contains("custom, paper"));
+  CHECK_THAT(with(R"({"rule": "sign_muon", "preset": "keller"})", "{}"),
+             Contains("optimizer.matrix.preset") && Contains("custom, paper") &&
+                 Contains("replace the whole object: --set optimizer.matrix='{\"rule\": \"sign_muon\"}'"));
   CHECK_THAT(with(R"({"rule": "muon", "preset": "paper"})", "{}"), Contains("optimizer.matrix.preset") && Contains("moonlight"));
   CHECK_THAT(with(R"({"rule": "muon", "decay": "coupled"})", "{}"), Contains("optimizer.matrix.decay") && Contains("lion"));
   CHECK_THAT(with(R"({"rule": "sign_muon", "scale": "spectral"})", "{}"), Contains("optimizer.matrix.scale"));
@@ -208,11 +212,16 @@ TEST_CASE("overrides that cannot be applied") {
   CHECK_THAT(error_of("{}", {"optimizer.overrides.x.rule=sgd"}), Contains("--set optimizer.overrides.x.rule"));
   CHECK_THAT(error_of(R"({"model": 3})", {"model.layers=2"}), Contains("--set model.layers: model is integer in the file"));
   CHECK_THAT(error_of("{}", {"training.steps=many"}), Contains("training.steps = \"many\" (from --set): expected an integer"));
+  CHECK_THAT(error_of("{}", {"optimizer.matrix.learning_rate=1e400"}),
+             Contains("--set optimizer.matrix.learning_rate=1e400: out of the range of numbers, expected a number"));
+  CHECK_THAT(error_of(R"({"optimizer": {"matrix": {"preset": "keller"}}})", {"optimizer.matrix.rule=sign_muon"}),
+             Contains("optimizer.matrix.preset") && Contains("--set optimizer.matrix='{\"rule\": \"sign_muon\"}'"));
   CHECK_THAT(error_of("{}", {"model.layers.x=2"}), Contains("--set model.layers.x"));
 }
 
 TEST_CASE("text that is no JSON, and files that are not there") {
   CHECK_THAT(error_of("{\"seed\": 1,}"), Contains("run.json"));
   CHECK_THAT(error_of("{\"seed\": 1, \"seed\": 2}"), Contains("seed"));
+  CHECK_THAT(error_of(R"({"grad": 1e400})"), Contains("run.json:1:") && Contains("the number is out of range"));
   CHECK_THROWS_AS(load_configuration("/nonexistent/run.json"), StorageError);
 }

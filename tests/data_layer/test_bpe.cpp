@@ -75,6 +75,7 @@ std::string refusal(const std::string& content) {
   try {
     make_huggingface_tokenizer({{"tokenizer.json", content}}, "t.json");
   } catch (const DataError& error) {
+    CHECK_THAT(error.what(), Catch::StartsWith("t.json:"));
     return error.what();
   }
   return "accepted";
@@ -246,6 +247,17 @@ TEST_CASE("a damaged or unknown tokenizer.json is refused by name") {
   CHECK_THAT(changed("\"merges\":[", "\"merges\":[[\"!\",\"#\"],"), Contains("result \"!#\" of merge 1"));
   CHECK_THAT(changed("\"merges\":[", "\"merges\":[\"a b c\","), Contains("merge 1"));
   CHECK_THAT(changed("\"merges\":[", "\"merges\":[7,"), Contains("merge 1"));
+  for (const char* key : {"vocab", "merges"}) {
+    Json tree = parse_json(good, "good");
+    std::erase_if(tree.find("model")->as_object(), [&](const Json::Member& member) { return member.first == key; });
+    CHECK_THAT(refusal(tree.dump()), Contains(text("model: missing key \"", key, "\"")));
+  }
+  Json tree = parse_json(good, "good");
+  tree.find("pre_tokenizer")->find("pretokenizers")->as_array()[0].find("pattern")->set("Regex", "(((");
+  CHECK_THAT(refusal(tree.dump()), Contains("pre_tokenizer: the pattern \"(((\""));
+  CHECK_THAT(changed("\"id\":900,", ""), Contains("added token") && Contains("missing key \"id\""));
+  CHECK_THAT(changed("\"type\":\"BPE\"", "\"type\":3"), Contains("model: type: expected string, found integer"));
+  CHECK_THAT(changed("\"byte_fallback\":false", "\"byte_fallback\":3"), Contains("model: byte_fallback: expected boolean"));
   CHECK_THAT(refusal("{}"), Contains("version"));
   CHECK_THAT(refusal("[]"), Contains("expected an object"));
   CHECK_THAT(refusal(good.substr(0, good.size() / 2)), Contains("t.json"));

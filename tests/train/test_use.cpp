@@ -59,7 +59,7 @@ TEST_CASE("generation: streamed, as JSON, together, alone and without a cache") 
   const Json stopped = lines_of(run.generate("--json --prompt word --stop '" + stop + "'" + options)).front();
   CHECK(stopped.at("text") == Json(whole.substr(0, whole.find(stop))));
   CHECK(stopped.at("ended_by") == Json("stop_string"));
-  CHECK_THAT(run.generate("--prompt word --tokens 3").output, Contains("prompt: 4 tokens") && Contains("generation: 2 tokens"));
+  CHECK_THAT(run.generate("--prompt word --tokens 3").output, Contains("prompt: 4 tokens") && Contains("generation: 3 tokens"));
 }
 
 TEST_CASE("generation: what cannot be done is said") {

@@ -199,7 +199,11 @@ int run(int argc, char** argv) {
                  "Milliseconds that a frame waits for its receiver's link before it is dropped")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
 
   Switch machine(prefix, ports, longest_wait_milliseconds * 1'000'000);
   machine.links().set_delay(delay);

@@ -46,7 +46,7 @@ Pattern::Pattern(const std::string& expression) : compiled_(std::make_unique<Com
   if (compiled_->code == nullptr) {
     char message[256] = "";
     pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(message), sizeof message);
-    throw DataError(text("the pattern ", expression, " is not understood at position ", position, ": ", message));
+    throw DataError(text("pre_tokenizer: the pattern \"", expression, "\" is not understood at position ", position, ": ", message));
   }
   // Without the just-in-time compiler (some processors) the same matches are found by interpretation.
   pcre2_jit_compile(compiled_->code, PCRE2_JIT_COMPLETE);
