@@ -2,6 +2,7 @@
 #include "dmuon/optim/adamw.h"
 #include "dmuon/optim/muon.h"
 #include "huggingface/huggingface_support.h"
+#include "support/test_device.h"
 
 using namespace dmuon;
 using namespace dmuon::test;
@@ -72,8 +73,8 @@ void train(Imported& imported, bool with_muon) {
 
 }  // namespace
 
-TEST_CASE("logits, loss and gradients of imported models equal transformers'") {
-  const auto backend = make_cpu_backend();
+TEST_CASE("logits, loss and gradients of imported models equal transformers'", "[device]") {
+  const auto backend = dmuon::testing::make_test_backend();
   for (const char* name : fixtures) {
     INFO(name);
     Imported imported(*backend, name);
@@ -99,8 +100,8 @@ TEST_CASE("logits, loss and gradients of imported models equal transformers'") {
   }
 }
 
-TEST_CASE("three steps of AdamW and Muon on imported models equal torch's") {
-  const auto backend = make_cpu_backend();
+TEST_CASE("three steps of AdamW and Muon on imported models equal torch's", "[device]") {
+  const auto backend = dmuon::testing::make_test_backend();
   for (const char* name : fixtures)
     for (const char* rule : {"adamw", "muon"}) {
       INFO(name << ", " << rule);

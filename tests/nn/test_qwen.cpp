@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "nn/tiny_model.h"
+#include "support/test_device.h"
 
 using namespace dmuon;
 using namespace dmuon::test;
@@ -135,8 +136,8 @@ TEST_CASE("generation of a Qwen model with a cache equals the full forward") {
   }
 }
 
-TEST_CASE("Qwen on the CPU backend agrees with the reference") {
-  const auto reference = reference_backend(), host = make_cpu_backend({});
+TEST_CASE("Qwen agrees with the reference", "[device]") {
+  const auto reference = reference_backend(), host = dmuon::testing::make_test_backend();
   for (const Json& settings : variants()) {
     INFO(settings.dump());
     Instance exact(*reference, settings), fast(*host, settings, DType::float32);

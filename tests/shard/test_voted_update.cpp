@@ -16,6 +16,7 @@ std::vector<VoteCase> rule_sets(int ranks) {
           {.name = "Sign-Muon beside Signum", .others = Kind::signum},
           {.name = "SignAdam everywhere", .matrices = Kind::sign_adam, .others = Kind::sign_adam},
           {.name = "Lion beside AdamW", .matrices = Kind::lion},
+          {.name = "Sign-Muon per head", .per_head = true},
           {.name = "Sign-Muon with orthogonal votes", .others = Kind::signum, .post_polar = true},
           {.name = "Signum on sizes around words", .matrices = Kind::signum, .others = Kind::signum, .steps = 2, .sizes_of_words = true}};
 }
@@ -66,9 +67,9 @@ std::vector<VoteCase> variants(const VoteCase& base, int ranks) {
 std::vector<VoteCase> on_devices(const VoteCase& base, int ranks) {
   std::vector<VoteCase> cases;
   for (VoteCase& c : variants(base, ranks)) {
-    const bool chosen =
-        base.matrices == Kind::signum || c.name.ends_with("as it is") ||
-        (base.matrices == Kind::sign_muon && (c.name.ends_with("stage 3") || c.name.find("packed scatter") != std::string::npos));
+    const bool chosen = base.matrices == Kind::signum || c.name.ends_with("as it is") ||
+                        (base.matrices == Kind::sign_muon && !base.per_head &&
+                         (c.name.ends_with("stage 3") || c.name.find("packed scatter") != std::string::npos));
     if (chosen && c.mode == HostMode::normal) cases.push_back(c);
   }
   return cases;

@@ -22,8 +22,8 @@ namespace dmuon::testing {
 class VoteModel final : public Model {
  public:
   explicit VoteModel(bool sizes_of_words = false) {
-    const auto declare = [&](int unit, const std::string& name, Shape shape, ParameterRole role) {
-      inventory_.declare(unit, name, shape, role, initialize_normal(0.02));
+    const auto declare = [&](int unit, const std::string& name, Shape shape, ParameterRole role, int64_t heads = 1) {
+      inventory_.declare(unit, name, shape, role, initialize_normal(0.02), heads);
     };
     if (sizes_of_words) {
       // Pieces around the sizes of words and of vectors of instructions, one longer than a chunk, and an empty one.
@@ -39,13 +39,13 @@ class VoteModel final : public Model {
     const int embedding = inventory_.add_unit("embedding");
     declare(embedding, "embedding.weight", Shape{37, 12}, ParameterRole::embedding);
     const int first = inventory_.add_unit("blocks.0");
-    declare(first, "blocks.0.a", Shape{12, 20}, ParameterRole::matrix);
-    declare(first, "blocks.0.b", Shape{20, 12}, ParameterRole::matrix);
+    declare(first, "blocks.0.a", Shape{12, 20}, ParameterRole::matrix, 3);
+    declare(first, "blocks.0.b", Shape{20, 12}, ParameterRole::matrix, 2);
     declare(first, "blocks.0.c", Shape{7, 33}, ParameterRole::matrix);
     declare(first, "blocks.0.bias", Shape{70}, ParameterRole::vector);
     declare(first, "blocks.0.running_mean", Shape{11}, ParameterRole::buffer);
     const int second = inventory_.add_unit("blocks.1");
-    declare(second, "blocks.1.a", Shape{12, 20}, ParameterRole::matrix);
+    declare(second, "blocks.1.a", Shape{12, 20}, ParameterRole::matrix, 3);
     declare(second, "blocks.1.d", Shape{1, 9}, ParameterRole::matrix);
     declare(second, "blocks.1.bias", Shape{5}, ParameterRole::vector);
     const int third = inventory_.add_unit("blocks.2");
@@ -66,6 +66,7 @@ struct VoteCase {
   std::string name = {};
   Kind matrices = Kind::sign_muon, others = Kind::mean;  // mean: AdamW
   bool post_polar = false;
+  bool per_head = false;  // of Sign-Muon
   double momentum = 0.9;  // of the rules that vote
   MomentumForm momentum_form = MomentumForm::lerp;
   double clip = 0.5;
@@ -112,6 +113,7 @@ inline std::unique_ptr<UpdateRule> make_vote_rule(Kind kind, const VoteCase& c) 
       options.momentum = c.momentum;
       options.momentum_form = c.momentum_form;
       options.post_polar = c.post_polar;
+      options.per_head = c.per_head;
       return make_sign_muon(options);
     }
     case Kind::signum: {
@@ -160,9 +162,10 @@ inline JobPlans make_vote_plans(const Inventory& inventory, const RuleTable& tab
     bool voted = false;
     if (const int rule = table.rule_of[i]; rule >= 0) {
       const UpdateRule& update = *table.rules[static_cast<size_t>(rule)];
+      tensor.shape = update_shape(update, parameter.name, parameter.shape, parameter.heads);
       tensor.whole = update.cutting() == Cutting::whole;
       tensor.rule = rule;
-      if (tensor.whole) tensor.cost = update.flops(parameter.shape);
+      if (tensor.whole) tensor.cost = update.flops(tensor.shape);
       voted = update.agreement() == Agreement::vote;
     }
     votes |= voted;
@@ -267,7 +270,7 @@ class VoteJob {
       const int64_t rows = parameter.shape.rank() > 1 ? parameter.shape[0] : 1;
       tensors.push_back({parameter.name, rows, parameter.shape.elements() / rows,
                          parameter.role == ParameterRole::matrix ? case_.matrices : case_.others,
-                         case_.post_polar && parameter.role == ParameterRole::matrix});
+                         case_.post_polar && parameter.role == ParameterRole::matrix, case_.per_head ? parameter.heads : 1});
     }
     return tensors;
   }

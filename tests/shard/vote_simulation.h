@@ -21,6 +21,7 @@ struct SimulatedTensor {
   int64_t rows = 1, columns = 1;
   Kind kind = Kind::mean;
   bool post_polar = false;  // the vote is orthogonalised before it is applied
+  int64_t heads = 1;        // blocks of rows that are orthogonalised each by itself
 };
 
 // Gradient of an element: worker -1 asks for the mean gradient of the job, others for the worker's share of it.
@@ -62,6 +63,18 @@ inline std::vector<double> orthogonalized(std::vector<double> x, int64_t rows, i
     x = next;
   }
   return x;
+}
+
+// The same of every block of rows by itself.
+inline std::vector<double> orthogonalized_heads(const std::vector<double>& x, const SimulatedTensor& tensor) {
+  const int64_t count = tensor.rows / tensor.heads * tensor.columns;
+  std::vector<double> result;
+  for (int64_t head = 0; head < tensor.heads; ++head) {
+    const auto part =
+        orthogonalized({x.begin() + head * count, x.begin() + (head + 1) * count}, tensor.rows / tensor.heads, tensor.columns);
+    result.insert(result.end(), part.begin(), part.end());
+  }
+  return result;
 }
 
 class VoteSimulation {
@@ -109,7 +122,7 @@ class VoteSimulation {
       }
     }
     if (tensor.kind == Kind::sign_muon) {
-      result = orthogonalized(result, tensor.rows, tensor.columns);
+      result = orthogonalized_heads(result, tensor);
       for (double value : result)
         if (value != 0.0) margin_ = std::min(margin_, std::abs(value));
     }
@@ -146,8 +159,9 @@ class VoteSimulation {
     const double keep = 1.0 - options_.learning_rate * options_.weight_decay;
     std::vector<double> steps(votes.begin(), votes.end());
     if (tensor.post_polar) {
-      steps = orthogonalized(steps, tensor.rows, tensor.columns);
-      const double gain = std::sqrt(std::max(1.0, static_cast<double>(tensor.rows) / static_cast<double>(tensor.columns)));
+      steps = orthogonalized_heads(steps, tensor);
+      const double rows = static_cast<double>(tensor.rows / tensor.heads);
+      const double gain = std::sqrt(std::max(1.0, rows / static_cast<double>(tensor.columns)));
       for (double& step : steps) step *= gain;
     }
     for (size_t i = 0; i < votes.size(); ++i) {

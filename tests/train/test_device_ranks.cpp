@@ -12,6 +12,29 @@ namespace {
 // a gradient reduction, the first all-gather is that of the norm.
 const std::string broadcasts = "--set distribution.publish_form=broadcasts ";
 
+// Of four ranks, two nodes and four steps of stage 3: every rank's phases and, marked by its streams, the same collectives.
+void check_trace(const std::string& file) {
+  std::map<int64_t, std::map<std::string, int>> phases, collectives;  // rank -> name -> count
+  const Json trace = parse_json(read_file(file), file);
+  for (const Json& event : trace.at("traceEvents").as_array()) {
+    if (event.at("ph").as_string() != "X") continue;
+    CHECK(event.at("dur").as_number() >= 0.0);
+    const std::string category = event.at("cat").as_string();
+    if (category == "phase") ++phases[event.at("pid").as_integer()][event.at("name").as_string()];
+    if (category == "communication") ++collectives[event.at("pid").as_integer()][event.at("name").as_string()];
+  }
+  REQUIRE(phases.size() == 4);
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    for (const char* phase : {"forward", "backward", "update"}) CHECK(phases[rank][phase] == 4);
+    for (const std::string unit : {"blocks.0", "blocks.1"}) {
+      int of_unit = 0;
+      for (const auto& [name, number] : collectives[rank]) of_unit += name.ends_with(unit) ? number : 0;
+      CHECK(of_unit >= 4 * 4);  // two reductions and two publications, four steps
+    }
+    CHECK(collectives[rank] == collectives[0]);
+  }
+}
+
 struct Way {
   std::string name;
   int ranks;
@@ -27,13 +50,13 @@ TEST_CASE("ranks on devices train to the losses of the CPU") {
       "--set model.family=qwen --set model.dropout=0 --set model.key_value_heads=1 --set model.head_width=8 "
       "--set model.query_key_normalization=true ";
   const auto stage = [](int number) { return distribution("stage", std::to_string(number)); };
-  const std::string grid = distribution("nodes", "2");
+  const std::string grid = distribution("nodes", "2"), trace_file = run.path("trace.json ");
   const std::vector<Way> ways = {
-      {"muon_1", 2, stage(1)},
-      {"muon_2", 4, stage(2)},
+      {"muon_1", 2, stage(1) + distribution("planner", "milp")},
+      {"muon_2", 4, stage(2) + distribution("planner", "round_robin") + distribution("unit_stages", "[\"blocks.0=3\", \"head*=1\"]")},
       {"muon_3", 4, stage(3)},
       {"muon_grid1", 4, grid + stage(1)},
-      {"muon_grid3", 4, grid + stage(3)},
+      {"muon_grid3", 4, grid + stage(3) + "--trace " + trace_file},
       {"adamw_1", 2, adamw + stage(1)},
       {"adamw_2", 2, adamw + stage(2)},
       {"adamw_grid3", 4, adamw + grid + stage(3)},
@@ -42,7 +65,7 @@ TEST_CASE("ranks on devices train to the losses of the CPU") {
       {"qwen_1", 2, qwen + stage(1)},
       {"qwen_2", 2, qwen + stage(2)},
       {"qwen_grid3", 4, qwen + grid + stage(3)},
-      {"votes2_1", 2, votes + distribution("replicas", "2") + stage(1)},
+      {"votes2_1", 2, votes + "--set optimizer.matrix.per_head=true " + distribution("replicas", "2") + stage(1)},
       {"votes4int8_3", 4, votes + distribution("replicas", "2") + stage(3) + transport("int8_sum")},
       {"votes4_grid", 4, votes + grid + transport("packed_scatter")},
   };
@@ -70,6 +93,7 @@ TEST_CASE("ranks on devices train to the losses of the CPU") {
     REQUIRE(found.size() == 4);
     for (size_t step = 0; step < found.size(); ++step) CHECK(found[step] == Approx(expected[step]).epsilon(1e-4));
   }
+  check_trace(run.path("trace.json"));
 }
 
 TEST_CASE("a dry run for several devices tells what they take, reductions through NCCL included") {

@@ -119,3 +119,13 @@ TEST_CASE("gelu_tanh inside the products of the device reports the losses of the
   train(run, "gelu_tanh", arguments + on_device());
   check_losses(run, "gelu_tanh", "gelu_tanh_cpu", 1e-4);
 }
+
+TEST_CASE("a run that diverges on the device ends with 3, names step and tensor, and saves nothing bad", "[device]") {
+  const SmallRun run;
+  const Ended ended =
+      run.train(1, "nan", small + on_device() + "--set optimizer.auxiliary.learning_rate=1e30 --set training.gradient_clip=0");
+  INFO(ended.output);
+  CHECK(ended.exit_code == 3);
+  CHECK_THAT(ended.output, Catch::Contains("is not finite") && Catch::Contains("step "));
+  CHECK_FALSE(std::filesystem::exists(run.path("nan") + "/checkpoints/step-00000004"));
+}

@@ -1,6 +1,7 @@
 // dmuon_generate and dmuon_evaluate on a device beside the CPU, with models that dmuon_train has made on the CPU. The device is the one
 // under test, or the reference backend where that is the CPU.
 #include "support/catch.h"
+#include "support/paths.h"
 #include "support/test_device.h"
 #include "train/run_support.h"
 
@@ -72,6 +73,30 @@ TEST_CASE("texts of a model on the device are those of the CPU, and so are loss 
     if (dmuon::testing::test_device_is_cuda())
       CHECK(text.at("loss") != text_of_cpu.at("loss"));  // other kernels, other rounding: it did run there
   }
+}
+
+TEST_CASE("the quickstart on the device: train, stop, resume, generate", "[device]") {
+  const SmallRun run;
+  const std::string arguments = "--config " + text(dmuon::testing::source_directory(), "/configs/quickstart.json") +
+                                " --set device=" + device() + " --set 'data.train=[\"" + run.path("text.txt") +
+                                "\"]' --set threads=1 --set model.layers=1 --set model.width=16 " +
+                                "--set model.heads=2 --set model.context_length=16 --set training.batch_tokens=32 --set training.steps=4 " +
+                                "--set evaluation.interval=0 --set checkpoint.interval=2 --set sample.tokens=0 " +
+                                "--set optimizer.matrix.schedule.warmup_steps=1 --set optimizer.matrix.schedule.decay_steps=2 " +
+                                "--set optimizer.auxiliary.schedule.warmup_steps=1 --set optimizer.auxiliary.schedule.decay_steps=2";
+  const auto train = [&](const std::string& output, const std::string& more, const std::string& environment = "") {
+    return run_command(text("env ", environment, " ", DMUON_TRAIN, " ", arguments, " --set output=", run.path(output), " ", more), 60);
+  };
+  const Ended whole = train("whole", "");
+  INFO(whole.output);
+  REQUIRE(whole.exit_code == 0);
+  CHECK(train("parts", "", "DMUON_CRASH_AT=after_rename").exit_code != 0);
+  const Ended resumed = train("parts", "--resume must");
+  INFO(resumed.output);
+  REQUIRE(resumed.exit_code == 0);
+  CHECK(run.tensors("parts", 4) == run.tensors("whole", 4));
+  const std::string prompt = "--prompt word --tokens 8 --temperature 0 --no-statistics --device " + device();
+  CHECK(use(DMUON_GENERATE, run, "parts", prompt).output == use(DMUON_GENERATE, run, "whole", prompt).output);
 }
 
 TEST_CASE("a device that generation and evaluation do not know is refused by its name", "[device]") {

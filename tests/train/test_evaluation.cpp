@@ -7,6 +7,7 @@
 #include "dmuon/core/error.h"
 #include "nn/tiny_model.h"
 #include "support/catch.h"
+#include "support/test_device.h"
 #include "train/evaluation.h"
 #include "train/multiple_choice.h"
 #include "train/text_evaluation.h"
@@ -64,9 +65,9 @@ class Pairs final : public Model {
 
 }  // namespace
 
-TEST_CASE("windows side by side: the trainer's loss, whatever the batch") {
+TEST_CASE("windows side by side: the trainer's loss, whatever the batch", "[device]") {
   const testing::Directory directory;
-  const auto backend = make_cpu_backend();
+  const auto backend = dmuon::testing::make_test_backend();
   Instance instance(*backend, settings(), DType::float32);
   const auto source = shard(directory, 101);
   const auto self = make_self_communicator();
@@ -83,9 +84,9 @@ TEST_CASE("windows side by side: the trainer's loss, whatever the batch") {
   CHECK_THROWS_AS(evaluate_text(*backend, *instance.model, source, nullptr, {.length = 13}), ConfigError);
 }
 
-TEST_CASE("windows with a stride predict every token but the first once, each from its own window") {
+TEST_CASE("windows with a stride predict every token but the first once, each from its own window", "[device]") {
   const testing::Directory directory;
-  const auto backend = make_cpu_backend();
+  const auto backend = dmuon::testing::make_test_backend();
   Instance instance(*backend, settings(), DType::float32);
   for (const auto& [tokens, length, stride] :
        {std::tuple<int64_t, int64_t, int64_t>{40, 12, 5}, {37, 12, 12}, {26, 7, 1}, {9, 12, 4}, {2, 12, 3}}) {
@@ -114,9 +115,9 @@ TEST_CASE("windows with a stride predict every token but the first once, each fr
   CHECK_THROWS_AS(StridedWindows(shard(directory, 1), 4, 2), DataError);
 }
 
-TEST_CASE("bits per byte of text") {
+TEST_CASE("bits per byte of text", "[device]") {
   const testing::Directory directory;
-  const auto backend = make_cpu_backend();
+  const auto backend = dmuon::testing::make_test_backend();
   Pairs model;
   const auto tokenizer = make_byte_tokenizer();
   const std::vector<std::string> files{testing::write(directory / "a.txt", "q xxz")};
@@ -128,9 +129,9 @@ TEST_CASE("bits per byte of text") {
   CHECK(result.bits_per_byte() == Approx(-std::log2(0.15) / 4));
 }
 
-TEST_CASE("multiple choice by likelihood, per token and per byte") {
+TEST_CASE("multiple choice by likelihood, per token and per byte", "[device]") {
   const testing::Directory directory;
-  const auto backend = make_cpu_backend();
+  const auto backend = dmuon::testing::make_test_backend();
   Pairs model;
   // Losses: x 0.511, yyyy 0.916, xz 1.204 (log 0.6, 0.4, 0.3). The second question's endings get a space before them, so a token more than
   // bytes: x has 0.255 a token and 0.511 a byte, yy 0.305 and 0.458.

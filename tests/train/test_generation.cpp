@@ -8,6 +8,7 @@
 #include "dmuon/train/generator.h"
 #include "nn/tiny_model.h"
 #include "support/catch.h"
+#include "support/test_device.h"
 
 using namespace dmuon;
 using namespace dmuon::test;
@@ -88,8 +89,8 @@ TEST_CASE("repetition penalty: each id once, by the sign of its logit") {
   CHECK(logits == std::vector<float>{1.0f, -4.0f, 3.0f, 0.0f});
 }
 
-TEST_CASE("texts: the same alone and together, with and without a cache, for any option") {
-  const auto backend = make_cpu_backend();
+TEST_CASE("texts: the same alone and together, with and without a cache, for any option", "[device]") {
+  const auto backend = dmuon::testing::make_test_backend();
   Instance instance(*backend, settings(), DType::float32);
   GenerationOptions options;
   options.tokens = 17;
@@ -151,8 +152,8 @@ TEST_CASE("prompts of very different lengths in one batch: each the text that it
   }
 }
 
-TEST_CASE("texts that end early leave the others as they are") {
-  const auto backend = make_cpu_backend();
+TEST_CASE("texts that end early leave the others as they are", "[device]") {
+  const auto backend = dmuon::testing::make_test_backend();
   Instance instance(*backend, settings(), DType::float32);
   GenerationOptions options;
   options.tokens = 15;
@@ -179,8 +180,8 @@ TEST_CASE("a text goes on when its context is full, the last half read again") {
   CHECK(generate_batch(*backend, *instance.model, std::vector<std::vector<int32_t>>{prompts[0], prompts[2]}, options).tokens[0] == cached);
 }
 
-TEST_CASE("prompts that the model cannot read are refused by their numbers") {
-  const auto backend = make_cpu_backend();
+TEST_CASE("prompts that the model cannot read are refused by their numbers", "[device]") {
+  const auto backend = dmuon::testing::make_test_backend();
   Instance instance(*backend, settings(), DType::float32);
   GenerationOptions options;
   options.tokens = 4;
