@@ -52,6 +52,7 @@ small_arms() {
   arm sign_muon 4 "$(matrix sign_muon 2e-3)"
   arm signsgd_1e-3 4 "$(matrix signum 1e-3)"
   arm sign_adam 4 "$(matrix sign_adam 2e-3)"
+  for rate in 4e-3 8e-3; do arm "sign_adam_$rate" 4 "$(matrix sign_adam "$rate")"; done
   arm muon 4 "$(matrix muon 0.02 "$muon")"
   arm adamw 4 "$(matrix adamw 2e-3 '"weight_decay": 0')"
   arm signsgd_2e-3 4 "$(matrix signum 2e-3)"
@@ -93,7 +94,7 @@ nanogpt_arms() {
   arm sign_muon_2e-3 4 "$auxiliary" "$(matrix sign_muon 2e-3)"
   # Other rates of the votes that orthogonalise nothing.
   for rate in 5e-4 2.5e-4; do arm "signsgd_$rate" 4 "$auxiliary" "$(matrix signum "$rate")"; done
-  for rate in 5e-4 2e-3; do arm "sign_adam_$rate" 4 "$auxiliary" "$(matrix sign_adam "$rate")"; done
+  for rate in 5e-4 2e-3 4e-3 8e-3; do arm "sign_adam_$rate" 4 "$auxiliary" "$(matrix sign_adam "$rate")"; done
 }
 
 case $recipe in

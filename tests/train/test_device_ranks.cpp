@@ -52,7 +52,7 @@ TEST_CASE("ranks on devices train to the losses of the CPU") {
   const auto stage = [](int number) { return distribution("stage", std::to_string(number)); };
   const std::string grid = distribution("nodes", "2"), trace_file = run.path("trace.json ");
   const std::vector<Way> ways = {
-      {"muon_1", 2, stage(1) + distribution("planner", "milp")},
+      {"muon_1", 2, stage(1) + distribution("planner", "milp") + "--set communication.start_timeout_seconds=80 "},
       {"muon_2", 4, stage(2) + distribution("planner", "round_robin") + distribution("unit_stages", "[\"blocks.0=3\", \"head*=1\"]")},
       {"muon_3", 4, stage(3)},
       {"muon_grid1", 4, grid + stage(1)},
