@@ -25,9 +25,11 @@ inline double flops_of(const BatchedProduct& p) {
 
 // Two products over the visible query-key pairs; a causal mask hides half of the last T x T square.
 inline double flops_of(const AttentionForward& a) {
-  const auto queries = static_cast<double>(a.query.size(1));
-  const double visible = a.causal ? static_cast<double>(a.key_offset) + queries / 2 : static_cast<double>(a.key.size(1));
-  return 4.0 * static_cast<double>(a.query.elements()) * visible;
+  const auto queries = static_cast<double>(a.query.size(1)), sequences = static_cast<double>(a.query.size(0));
+  double visible = sequences * (a.causal ? static_cast<double>(a.key_offset) + queries / 2 : static_cast<double>(a.key.size(1)));
+  if (!a.key_offsets.empty()) visible = sequences * (a.causal ? queries / 2 : queries);
+  for (const int64_t offset : a.key_offsets) visible += static_cast<double>(offset);
+  return sequences == 0 ? 0.0 : 4.0 * static_cast<double>(a.query.elements()) / sequences * visible;
 }
 
 // Four products; what a backend recomputes instead of keeping is not asked for.

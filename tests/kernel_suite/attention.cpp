@@ -66,6 +66,67 @@ void attention(Comparison& compare, const Problem& p, bool backward) {
   compare.check("d_value", d_value, {.reduction = queries, .magnitude = 1});
 }
 
+struct CacheProblem {
+  std::vector<int64_t> offsets;  // keys that precede, of each sequence
+  int64_t T, S, H, G, D;
+  bool causal = true;
+  double dropout = 0;
+};
+
+// Sequences of different lengths in one cache, whose rest holds NaN: the naive loops' values, and the bits of each sequence alone.
+void attention_with_cache(Comparison& compare, const CacheProblem& p) {
+  const auto B = static_cast<int64_t>(p.offsets.size());
+  std::string offsets;
+  for (const int64_t offset : p.offsets) offsets += text(" ", offset);
+  compare.start(text("attention over a cache, T", p.T, " S", p.S, " H", p.H, " G", p.G, " D", p.D, p.causal ? " causal" : "", " dropout ",
+                     p.dropout, " offsets", offsets));
+  const Shape store{B, p.S, p.G, p.D}, fresh{B, p.T, p.G, p.D}, rows{B, p.T, p.H, p.D};
+  const auto cache = [&] {
+    std::vector<double> values = to_doubles(compare.tested(), compare.normal(store).tested);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const int64_t position = static_cast<int64_t>(i) / (p.G * p.D);
+      if (position % p.S >= p.offsets[static_cast<size_t>(position / p.S)]) values[i] = std::numeric_limits<double>::quiet_NaN();
+    }
+    return values;
+  };
+  const std::vector<double> keys = cache(), values = cache();
+  const Twin query = compare.normal(rows), new_key = compare.normal(fresh), new_value = compare.normal(fresh);
+  const auto call = [&](auto pick, const Twin& key, const Twin& value, const Twin& output, const Twin& log_sum_exp) {
+    AttentionForward f;
+    f.query = pick(query), f.key = pick(key), f.value = pick(value), f.new_key = pick(new_key), f.new_value = pick(new_value);
+    f.output = pick(output), f.log_sum_exp = pick(log_sum_exp);
+    f.scale = 1.0 / std::sqrt(static_cast<double>(p.D)), f.causal = p.causal, f.key_offsets = p.offsets;
+    f.dropout = {.probability = p.dropout, .seed = 77, .first_sequence = 5, .sequences = B};
+    return f;
+  };
+  const Twin key = compare.values(store, keys), value = compare.values(store, values);
+  const Twin output = compare.output(rows), log_sum_exp = compare.wide_output({B, p.H, p.T});
+  compare.on_both([&](Backend& backend, auto pick) {
+    backend.attention().forward(backend.compute_stream(), call(pick, key, value, output, log_sum_exp));
+  });
+  const auto seen = static_cast<double>(p.S);
+  compare.check("output", output, {.reduction = seen});
+  compare.check("log_sum_exp", log_sum_exp, {.reduction = seen});
+
+  // Alone: a cache that ends where the sequence does, its keys already in place.
+  const Twin alone = compare.output(rows), alone_statistics = compare.wide_output({B, p.H, p.T});
+  const AttentionForward all = call([](const Twin& twin) { return twin.tested; }, key, value, alone, alone_statistics);
+  for (int64_t b = 0; b < B; ++b) {
+    const int64_t offset = p.offsets[static_cast<size_t>(b)], held = offset + p.T;
+    AttentionForward one = all;
+    const auto of = [&](const Tensor& tensor) { return tensor.slice(b, 1); };
+    const auto filled = [&](const Tensor& tensor) { return of(tensor).flat().flat(0, held * p.G * p.D).reshape(Shape{1, held, p.G, p.D}); };
+    one.query = of(all.query), one.output = of(all.output), one.log_sum_exp = of(all.log_sum_exp);
+    one.key = filled(all.key), one.value = filled(all.value), one.new_key = one.new_value = Tensor();
+    one.key_offsets.clear(), one.key_offset = offset;
+    one.dropout.first_sequence += b, one.dropout.sequences = 1;
+    compare.tested().attention().forward(compare.tested().compute_stream(), one);
+  }
+  if (p.dropout > 0) return;  // its numbers count the cache's positions
+  compare.check_same_bits("output of a sequence alone", output.tested, alone.tested);
+  compare.check_same_bits("log_sum_exp of a sequence alone", log_sum_exp.tested, alone_statistics.tested);
+}
+
 }  // namespace
 
 OutputBits compare_attention_kernels(Backend& tested, Backend& reference, const Precision& precision) {
@@ -88,6 +149,20 @@ OutputBits compare_attention_kernels(Backend& tested, Backend& reference, const 
     if (!precision.thorough() && problem.B * problem.H * problem.T > 400) continue;
     for (bool backward : {false, true}) attention(compare, problem, backward);
   }
+  std::vector<int64_t> many;  // more sequences than one launch of a device takes
+  for (int64_t b = 0; b < 67; ++b) many.push_back(b * 5 % 11);
+  const CacheProblem caches[] = {
+      {.offsets = {16, 0, 9, 3, 16}, .T = 1, .S = 17, .H = 4, .G = 2, .D = 36},
+      {.offsets = {0, 61, 5}, .T = 1, .S = 300, .H = 3, .G = 1, .D = 65},
+      {.offsets = {255, 0, 256, 257, 100}, .T = 1, .S = 258, .H = 2, .G = 2, .D = 32},
+      {.offsets = {7, 0, 30}, .T = 3, .S = 33, .H = 6, .G = 3, .D = 7},
+      {.offsets = {1, 40}, .T = 66, .S = 110, .H = 2, .G = 1, .D = 32},
+      {.offsets = {4, 0, 9}, .T = 2, .S = 12, .H = 2, .G = 1, .D = 16, .causal = false},
+      {.offsets = {4, 0, 9}, .T = 1, .S = 12, .H = 2, .G = 1, .D = 16, .dropout = 0.3},
+      {.offsets = many, .T = 1, .S = 12, .H = 2, .G = 1, .D = 8},
+  };
+  for (const CacheProblem& problem : caches)
+    if (precision.thorough() || problem.T * problem.H <= 20) attention_with_cache(compare, problem);
   compare_rotary_kernels(compare, precision);
   return std::move(compare).bits();
 }

@@ -98,9 +98,14 @@ struct AttentionForward {
   bool causal = true;
   int64_t key_offset = 0;  // keys that precede the first query (a cache); S >= key_offset + T when causal
   DropoutMask dropout;     // on the probabilities; element (h, t, s) of a sequence is (h * T + t) * S + s
+  // Sequences that hold different numbers of keys in one cache (no backward): key_offsets[b], in place of key_offset, precede the
+  // first query of sequence b, which has key_offsets[b] + T <= S keys; what lies behind them is not read. Every sequence gets the bits
+  // that it gets alone.
+  std::vector<int64_t> key_offsets;
+  Tensor new_key, new_value;  // [B, T, G, D], optional, with key_offsets: first stored in key and value behind those that precede
 };
 struct AttentionBackward {
-  AttentionForward forward;  // as given to and filled by the forward; log_sum_exp defined
+  AttentionForward forward;  // as given to and filled by the forward; log_sum_exp defined, no key_offsets
   Tensor d_output;           // [B, T, H, D]
   Tensor d_query, d_key, d_value;
 };

@@ -40,7 +40,7 @@ void require_cache_dtype(ExecutionContext& context, DType dtype, AttentionCache&
   }
 }
 
-// Appends to the cache and attends to all of it, one sequence at a time: its filled part is contiguous per sequence.
+// Appends to the cache and attends to all that it holds of each sequence.
 Tensor attend_with_cache(ExecutionContext& context, const Variable& query, const Variable& key, const Variable& value, const Sizes& sizes,
                          const AttentionOptions& options, AttentionCache& cache) {
   const int64_t group_columns = sizes.groups * sizes.channels;
@@ -54,27 +54,21 @@ Tensor attend_with_cache(ExecutionContext& context, const Variable& query, const
     require_shape(past + sizes.length <= cache.key.size(1), "attention: ", sizes.length, " positions after ", past,
                   " exceed the cache's capacity ", cache.key.size(1));
   const Tensor output = context.allocate(query.shape(), query.value().dtype(), "attention");
-  for (int64_t b = 0; b < sizes.batch; ++b) {
-    int64_t& length = cache.lengths[static_cast<size_t>(b)];
-    const int64_t past = length, total = past + sizes.length;
-    const auto append = [&](const Tensor& store, const Variable& fresh) {
-      const Tensor sequence = store.slice(b, 1).flat();
-      context.backend.copy(context.stream, fresh.value().slice(b, 1).flat(),
-                           sequence.flat(past * group_columns, sizes.length * group_columns));
-      return sequence.flat(0, total * group_columns).reshape(Shape{1, total, sizes.groups, sizes.channels});
-    };
-    const Shape query_shape{1, sizes.length, sizes.heads, sizes.channels};
-    AttentionForward forward;
-    forward.query = query.value().slice(b, 1).reshape(query_shape);
-    forward.key = append(cache.key, key);
-    forward.value = append(cache.value, value);
-    forward.output = output.slice(b, 1).reshape(query_shape);
-    forward.scale = 1.0 / std::sqrt(static_cast<double>(sizes.channels));
-    forward.causal = options.causal;
-    forward.key_offset = past;
-    context.backend.attention().forward(context.stream, forward);
-    length = total;
-  }
+  const auto heads_of = [&](const Tensor& tensor, int64_t heads) {
+    return tensor.reshape(Shape{sizes.batch, tensor.size(1), heads, sizes.channels});
+  };
+  AttentionForward forward;
+  forward.query = heads_of(query.value(), sizes.heads);
+  forward.key = heads_of(cache.key, sizes.groups);
+  forward.value = heads_of(cache.value, sizes.groups);
+  forward.output = heads_of(output, sizes.heads);
+  forward.scale = 1.0 / std::sqrt(static_cast<double>(sizes.channels));
+  forward.causal = options.causal;
+  forward.key_offsets = cache.lengths;
+  forward.new_key = heads_of(key.value(), sizes.groups);
+  forward.new_value = heads_of(value.value(), sizes.groups);
+  context.backend.attention().forward(context.stream, forward);
+  for (int64_t& length : cache.lengths) length += sizes.length;
   return output;
 }
 

@@ -23,6 +23,16 @@ __global__ void attention_delta_kernel(const T* output, const T* d_output, float
   if (row < rows && threadIdx.x % lanes_of_row == 0) delta[(b * heads + h) * queries + t] = sum;
 }
 
+// The new keys and values of every sequence behind those that it holds; `row` elements a position.
+template <class T>
+__global__ void append_keys_kernel(AttentionTask<T> a, const T* new_key, const T* new_value, T* key, T* value, int64_t row) {
+  const int64_t i = blockIdx.x * int64_t{attention_threads} + threadIdx.x, of_sequence = a.queries * row;
+  if (i >= a.batch * of_sequence) return;
+  const int64_t b = i / of_sequence, at = (b * a.keys + a.key_offsets[b]) * row + i % of_sequence;
+  key[at] = new_key[i];
+  value[at] = new_value[i];
+}
+
 void check_depth(const char* kernel, const Tensor& query) {
   if (query.size(3) <= most_depth) return;
   throw DeviceError(text("kernel ", kernel, " of the CUDA backend takes heads of at most ", most_depth, " elements, found ", query.size(3),
@@ -42,23 +52,51 @@ AttentionTask<T> task_of(const AttentionForward& f, bool aligned) {
   return a;
 }
 
+// The task of the `count` sequences from `first`, with their own offsets.
+template <class T>
+AttentionTask<T> with_offsets(AttentionTask<T> a, const AttentionForward& f, int64_t first, int64_t count) {
+  const int64_t of_query = first * a.queries * a.heads * a.D, of_key = first * a.keys * a.key_heads * a.D;
+  a.batch = count;
+  a.query += of_query, a.output += of_query, a.key += of_key, a.value += of_key;
+  if (a.log_sum_exp) a.log_sum_exp += first * a.heads * a.queries;
+  a.dropout.first_sequence += static_cast<uint64_t>(first);
+  a.own_offsets = true;
+  for (int64_t i = 0; i < count; ++i) a.key_offsets[i] = static_cast<int32_t>(f.key_offsets[static_cast<size_t>(first + i)]);
+  return a;
+}
+
+template <class T>
+void append_keys(const AttentionTask<T>& a, const AttentionForward& f, int64_t first, cudaStream_t stream) {
+  const int64_t row = a.key_heads * a.D, elements = a.batch * a.queries * row, from = first * a.queries * row, to = first * a.keys * row;
+  launch({"attention_append", grid_of("attention_append", (elements + attention_threads - 1) / attention_threads), dim3(attention_threads),
+          0, stream},
+         append_keys_kernel<T>, a, elements_of<T>(f.new_key) + from, elements_of<T>(f.new_value) + from, elements_of<T>(f.key) + to,
+         elements_of<T>(f.value) + to, row);
+}
+
+void attend(const AttentionTask<float>& a, cudaStream_t stream) { attention_forward_float32(a, stream); }
+void attend(const AttentionTask<__nv_bfloat16>& a, cudaStream_t stream) { attention_forward_bfloat16(a, stream); }
+
 }  // namespace
 
 void Attention::forward(Stream& stream, const AttentionForward& f) {
   constexpr const char* name = "attention_forward";
   check_depth(name, f.query);
-  backend_.enqueue(stream, name, flops_of(f), {f.query, f.key, f.value, f.output, f.log_sum_exp}, [&](cudaStream_t handle) {
-    if (f.query.elements() == 0) return;
-    const bool aligned = packs_are_aligned(f.query.size(3), {f.query, f.key, f.value, f.output});
-    with_element_type(name, f.query, [&](auto zero) {
-      using T = decltype(zero);
-      const AttentionTask<T> task = task_of<T>(f, aligned);
-      if constexpr (std::is_same_v<T, float>)
-        attention_forward_float32(task, handle);
-      else
-        attention_forward_bfloat16(task, handle);
-    });
-  });
+  backend_.enqueue(stream, name, flops_of(f), {f.query, f.key, f.value, f.output, f.log_sum_exp, f.new_key, f.new_value},
+                   [&](cudaStream_t handle) {
+                     if (f.query.elements() == 0) return;
+                     const bool aligned = packs_are_aligned(f.query.size(3), {f.query, f.key, f.value, f.output});
+                     with_element_type(name, f.query, [&](auto zero) {
+                       using T = decltype(zero);
+                       const AttentionTask<T> task = task_of<T>(f, aligned);
+                       if (f.key_offsets.empty()) return attend(task, handle);
+                       for (int64_t first = 0; first < task.batch; first += task.most_offsets) {
+                         const auto part = with_offsets(task, f, first, std::min(task.batch - first, task.most_offsets));
+                         if (f.new_key.defined()) append_keys(part, f, first, handle);
+                         attend(part, handle);
+                       }
+                     });
+                   });
 }
 
 void Attention::backward(Stream& stream, const AttentionBackward& g) {

@@ -64,10 +64,10 @@ __global__ void __launch_bounds__(attention_threads) attention_query_gradient_ke
 #pragma unroll
       for (int j = 0; j < Tiles::own_columns; ++j)
         scores.at(i, j) = exp2_approximate(scores.at(i, j) * scale - log_sum_exp[i]) * (d_probabilities.at(i, j) - delta[i]);
-    if (k + Tiles::columns > a.visible(tile.first)) {
+    if (k + Tiles::columns > a.visible(tile.b, tile.first)) {
 #pragma unroll
       for (int i = 0; i < Tiles::own_rows; ++i) {
-        const int visible = static_cast<int>(std::min<int64_t>(a.visible(tile.first + Tiles::row(i)) - k, Tiles::columns));
+        const int visible = static_cast<int>(std::min<int64_t>(a.visible(tile.b, tile.first + Tiles::row(i)) - k, Tiles::columns));
 #pragma unroll
         for (int j = 0; j < Tiles::own_columns; ++j)
           if (Tiles::column(j) >= visible) scores.at(i, j) = 0.0f;
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(attention_threads) attention_key_gradient_kern
   const int64_t tiles = (a.keys + Tiles::rows - 1) / Tiles::rows, head = blockIdx.x / tiles;
   const int64_t b = head / a.key_heads, g = head % a.key_heads, group = a.heads / a.key_heads;
   const int64_t first = blockIdx.x % tiles * Tiles::rows, count = std::min<int64_t>(Tiles::rows, a.keys - first);
-  const int64_t key_at = a.key_at(b, first, g), seen = a.visible(a.queries - 1) - first;
+  const int64_t key_at = a.key_at(b, first, g), seen = a.visible(b, a.queries - 1) - first;
   // Steps of this block: all heads of the group, and of each the tiles of queries from the first that sees a key of this tile.
   const int64_t first_query = a.causal ? std::max<int64_t>(0, first - a.key_offset) / Tiles::columns * Tiles::columns : 0;
   const int64_t steps_of_head = a.queries > first_query ? (a.queries - first_query + Tiles::columns - 1) / Tiles::columns : 0;

@@ -51,10 +51,10 @@ __global__ void __launch_bounds__(attention_threads) attention_forward_kernel(At
     for (int i = 0; i < Tiles::own_rows; ++i)
 #pragma unroll
       for (int j = 0; j < Tiles::own_columns; ++j) scores.at(i, j) *= scale;
-    if (k + Tiles::columns > a.visible(tile.first)) {
+    if (k + Tiles::columns > a.visible(tile.b, tile.first)) {
 #pragma unroll
       for (int i = 0; i < Tiles::own_rows; ++i) {
-        const int visible = static_cast<int>(std::min<int64_t>(a.visible(tile.first + Tiles::row(i)) - k, Tiles::columns));
+        const int visible = static_cast<int>(std::min<int64_t>(a.visible(tile.b, tile.first + Tiles::row(i)) - k, Tiles::columns));
 #pragma unroll
         for (int j = 0; j < Tiles::own_columns; ++j)
           if (Tiles::column(j) >= visible) scores.at(i, j) = -INFINITY;

@@ -18,6 +18,10 @@ struct AttentionTask {
   int D;
   bool causal, aligned;
   int64_t key_offset;
+  // Of each sequence, where own_offsets is set (forward only). They travel with the launch: no memory, no copy, and nothing to wait for.
+  static constexpr int64_t most_offsets = 64;
+  int32_t key_offsets[most_offsets];
+  bool own_offsets;
   float scale;
   Dropout dropout;
 
@@ -27,8 +31,11 @@ struct AttentionTask {
   // Between one query, or key, of a head and the next.
   __device__ int64_t query_stride() const { return heads * D; }
   __device__ int64_t key_stride() const { return key_heads * D; }
-  // Keys that query t sees. What no query sees is not even read.
-  __device__ int64_t visible(int64_t t) const { return causal ? std::min(keys, key_offset + t + 1) : keys; }
+  // Keys that query t of sequence b sees. What no query sees is not even read.
+  __device__ int64_t visible(int64_t b, int64_t t) const {
+    if (!own_offsets) return causal ? std::min(keys, key_offset + t + 1) : keys;
+    return std::min(keys, key_offsets[b] + (causal ? t + 1 : queries));
+  }
 };
 
 // Exponentials are powers of two: scores are scaled by scale * log2(e).
@@ -45,7 +52,7 @@ struct QueryTile {
     b = head / a.heads, h = head % a.heads, g = h / (a.heads / a.key_heads);
     first = (tiles - 1 - blockIdx.x % tiles) * Tiles::rows;
     count = std::min<int64_t>(Tiles::rows, a.queries - first);
-    limit = a.visible(first + count - 1);
+    limit = a.visible(b, first + count - 1);
   }
 };
 

@@ -144,7 +144,7 @@ void attend_one(const AttentionTask& task, int64_t batch, int64_t head, float* w
   const int64_t D = task.depth, H = task.heads, G = task.key_heads, stride = G * D;
   const float* query = task.query + (batch * H + head) * D;
   const int64_t start = (batch * task.keys * G + head / (H / G)) * D;
-  const int64_t used = visible(task, 0, 0, task.keys);
+  const int64_t used = visible(task, 0, 0, task.held);
   float* scores = workspace;
   float* sums = scores + forward_stride;
   float top = -__builtin_inff(), total = 0.0f, factors[forward_keys];
@@ -188,8 +188,8 @@ struct Panels {  // what is packed of the key side of one head
 
 int64_t attention_forward_workspace_floats(const AttentionTask& task) {
   if (task.queries == 1) return forward_stride + task.depth;
-  const int64_t keys = round_up(task.keys, tile_columns), width = round_up(task.depth, tile_columns);
-  return round_up(keys * task.depth + task.keys * width, 16) + round_up(forward_rows * task.depth, 16) + forward_rows * forward_stride +
+  const int64_t keys = round_up(task.held, tile_columns), width = round_up(task.depth, tile_columns);
+  return round_up(keys * task.depth + task.held * width, 16) + round_up(forward_rows * task.depth, 16) + forward_rows * forward_stride +
          forward_rows * width;
 }
 
@@ -200,10 +200,10 @@ void attention_forward(const AttentionTask& task, int64_t batch, int64_t head, i
   const float* query = task.query + (batch * task.queries * H + head) * D;
   const int64_t key_start = (batch * task.keys * G + head / (H / G)) * D;
   float* output = task.output + (batch * task.queries * H + head) * D;
-  const int64_t used = task.causal ? smaller(task.keys, task.key_offset + end) : task.keys;
+  const int64_t used = task.causal ? smaller(task.held, task.key_offset + end) : task.held;
 
   Panels panels{workspace, workspace + round_up(used, tile_columns) * D};
-  float* rows = workspace + round_up(round_up(task.keys, tile_columns) * D + task.keys * width, 16);
+  float* rows = workspace + round_up(round_up(task.held, tile_columns) * D + task.held * width, 16);
   float* scores = rows + round_up(forward_rows * D, 16);
   float* sums = scores + forward_rows * forward_stride;  // [forward_rows, width]
   pack_right_transposed(task.key + key_start, key_stride, D, used, panels.keys_transposed);

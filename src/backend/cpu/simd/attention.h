@@ -11,6 +11,7 @@ namespace dmuon::simd {
 // Layouts as in kernels.h: query [B, T, H, D], key and value [B, S, G, D], log_sum_exp [B, H, T].
 struct AttentionTask {
   int64_t queries = 0, keys = 0, heads = 0, key_heads = 0, depth = 0;  // T, S, H, G, D
+  int64_t held = 0;                                                    // keys of this sequence, of S; the backward has all of them
   int64_t key_offset = 0;
   bool causal = true;
   float scale = 1;
