@@ -10,7 +10,7 @@ mkdir -p "$out"
 command -v clang++-14 >/dev/null || { echo "fuzz: clang++-14 is missing (scripts/setup.sh)" >&2; exit 1; }
 
 sources=(src/core/*.cpp src/io/{input_file,safetensors_format,safetensors_reader,huggingface_config,huggingface_files}.cpp
-  src/nn/huggingface_config.cpp src/data/{*tokenizer*,added_tokens,byte_symbols,merge_table,pre_tokenizer,text_reader,utf8}.cpp
+  src/nn/huggingface_config.cpp src/data/{*tokenizer*,added_tokens,byte_symbols,document_reader,json_field,merge_table,pre_tokenizer,text_reader,utf8}.cpp
   src/data/unicode/{characters,pattern}.cpp models/{gpt2,qwen}_{settings,huggingface}.cpp models/*settings*.cpp)
 mapfile -t sources < <(printf '%s\n' "${sources[@]}" | grep -v /plugin_file | sort -u)
 flags=(-std=c++20 -O1 -g1 -w -Iinclude -Isrc -Itests -I. -fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=all)
@@ -34,7 +34,7 @@ compile tests/fuzz/planted_bug.cpp "$out/bug.o" -DDMUON_FUZZ_PLANTED_BUG=0
 compile tests/fuzz/planted_bug.cpp "$out/bug_planted.o" -DDMUON_FUZZ_PLANTED_BUG=1
 wait
 libraries=(-lxxhash -lspdlog -lfmt -lpcre2-8 -lutf8proc -lpthread)
-targets=(safetensors shards config tokenizer)
+targets=(safetensors shards config tokenizer documents)
 for target in "${targets[@]}"; do
   compile tests/fuzz/libfuzzer_main.cpp "$out/main_$target.o" -DDMUON_FUZZ_TARGET="$target"
   for variant in "" _planted; do

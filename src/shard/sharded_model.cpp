@@ -74,7 +74,7 @@ void ShardedModel::fill_masters(const InitialValues& values) {
     const ParameterDeclaration& parameter = parts_->job.parameter(held.piece.tensor);
     for (int64_t done = 0; done < held.piece.count; done += chunk) {
       const int64_t count = std::min(chunk, held.piece.count - done);
-      host.resize(static_cast<size_t>(count));
+      if (std::ssize(host) < count) host.resize(static_cast<size_t>(count));  // never smaller: growing again would clear it again
       values(parameter, held.piece.first + done, count, host.data());
       backend.copy_from_host(backend.compute_stream(), host.data(), held.master.flat(done, count));
     }

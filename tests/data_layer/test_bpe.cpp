@@ -83,7 +83,7 @@ std::string refusal(const std::string& content) {
 
 }  // namespace
 
-TEST_CASE("byte-level BPE gives the reference library's ids") {
+TEST_CASE("byte-level BPE gives the reference library's ids", "[unicode]") {
   for (const std::string name : {"gpt2", "qwen"}) {
     const TokenizerHandle tokenizer = read_tokenizer(fixtures + name);
     CHECK(tokenizer->name() == "bpe");
@@ -100,7 +100,7 @@ TEST_CASE("byte-level BPE gives the reference library's ids") {
   }
 }
 
-TEST_CASE("the older pair of files gives the same ids as tokenizer.json") {
+TEST_CASE("the older pair of files gives the same ids as tokenizer.json", "[unicode]") {
   const TokenizerHandle tokenizer = read_tokenizer(fixtures + "gpt2_files");
   CHECK(tokenizer->vocabulary_size() == 901);
   CHECK(tokenizer->end_of_text() == 900);
@@ -110,7 +110,7 @@ TEST_CASE("the older pair of files gives the same ids as tokenizer.json") {
     if (row.text.find("<pad>") == std::string::npos) CHECK(tokenizer->encode(row.text, "text", SpecialTokens::parse) == row.parsed);
 }
 
-TEST_CASE("a BPE tokenizer survives the way through a checkpoint") {
+TEST_CASE("a BPE tokenizer survives the way through a checkpoint", "[unicode]") {
   for (const std::string name : {"gpt2", "gpt2_files", "qwen"}) {
     const TokenizerHandle tokenizer = read_tokenizer(fixtures + name);
     const TokenizerHandle copy = tokenizer_from_json(parse_json(tokenizer->to_json().dump(), "test"));
@@ -124,7 +124,7 @@ TEST_CASE("a BPE tokenizer survives the way through a checkpoint") {
   CHECK(read_tokenizer(fixtures + "qwen")->hash() != read_tokenizer(fixtures + "gpt2")->hash());
 }
 
-TEST_CASE("encoding in pieces gives the ids of the whole") {
+TEST_CASE("encoding in pieces gives the ids of the whole", "[unicode]") {
   for (const std::string name : {"gpt2", "qwen"}) {
     const TokenizerHandle tokenizer = read_tokenizer(fixtures + name);
     const std::vector<Case> cases = cases_of(name);
@@ -143,7 +143,7 @@ TEST_CASE("encoding in pieces gives the ids of the whole") {
   }
 }
 
-TEST_CASE("long words do not take quadratic time") {
+TEST_CASE("long words do not take quadratic time", "[unicode]") {
   const TokenizerHandle tokenizer = read_tokenizer(fixtures + "qwen");
   for (const std::string& source : {std::string(1'000'000, ' '), std::string(1'000'000, 'a')}) {
     const std::vector<int32_t> ids = tokenizer->encode(source);
@@ -151,7 +151,7 @@ TEST_CASE("long words do not take quadratic time") {
   }
 }
 
-TEST_CASE("BPE refuses what is not UTF-8 and ids it does not have") {
+TEST_CASE("BPE refuses what is not UTF-8 and ids it does not have", "[unicode]") {
   const TokenizerHandle tokenizer = read_tokenizer(fixtures + "qwen");
   std::vector<int32_t> ids;
   CHECK_THROWS_WITH(tokenizer->encode("some good text, then \xff", "novel.txt", 100, ids), Contains("novel.txt") && Contains("offset 121"));
@@ -160,7 +160,7 @@ TEST_CASE("BPE refuses what is not UTF-8 and ids it does not have") {
   CHECK_THROWS_AS(tokenizer->decode_bytes(std::vector<int32_t>{-1}), DataError);
 }
 
-TEST_CASE("ids that end inside a character decode to bytes, or to a replacement as text") {
+TEST_CASE("ids that end inside a character decode to bytes, or to a replacement as text", "[unicode]") {
   const TokenizerHandle tokenizer = read_tokenizer(fixtures + "qwen");
   const std::vector<int32_t> ids = tokenizer->encode("\xF0\x9F\x9C\x81");  // an alchemical symbol, no token of its own
   REQUIRE(ids.size() > 1);
@@ -171,7 +171,7 @@ TEST_CASE("ids that end inside a character decode to bytes, or to a replacement 
   CHECK(utf8::replace_invalid("a\xffz\xe2\x82") == "a\xEF\xBF\xBDz\xEF\xBF\xBD");
 }
 
-TEST_CASE("the scanners split as their patterns do") {
+TEST_CASE("the scanners split as their patterns do", "[unicode]") {
   WARN(unicode::versions());
   const std::string qwen_head = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})";
   const std::string qwen_tail = R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
@@ -202,7 +202,7 @@ TEST_CASE("the scanners split as their patterns do") {
   CHECK_THROWS_AS(PreTokenizer("(unfinished"), DataError);
 }
 
-TEST_CASE("NFC composes only where it must, and right") {
+TEST_CASE("NFC composes only where it must, and right", "[unicode]") {
   const auto composed = [](std::string_view source) {
     std::string out;
     unicode::append_composed(source, out);
@@ -218,7 +218,7 @@ TEST_CASE("NFC composes only where it must, and right") {
   CHECK(composed("中文 e\u0301e\u0301") == "中文 \u00e9\u00e9");
 }
 
-TEST_CASE("a damaged or unknown tokenizer.json is refused by name") {
+TEST_CASE("a damaged or unknown tokenizer.json is refused by name", "[unicode]") {
   const std::string good = read_file(fixtures + "qwen/tokenizer.json");
   CHECK(refusal(good) == "accepted");
   const auto changed = [&](const std::string& from, const std::string& to) { return refusal(replaced(good, from, to)); };
@@ -265,7 +265,7 @@ TEST_CASE("a damaged or unknown tokenizer.json is refused by name") {
   CHECK_THROWS_WITH(read_tokenizer(directory / ""), Contains("neither a tokenizer.json"));
 }
 
-TEST_CASE("the published tokenizers give the ids of the shared table") {
+TEST_CASE("the published tokenizers give the ids of the shared table", "[unicode]") {
   const char* directory = std::getenv("DMUON_TOKENIZER_DIRECTORY");
   const char* table = std::getenv("DMUON_TOKENIZER_CASES");
   if (directory == nullptr || table == nullptr) {

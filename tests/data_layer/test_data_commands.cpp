@@ -54,7 +54,7 @@ Json manifest(const std::string& file) { return parse_json(read_file(file), file
 
 }  // namespace
 
-TEST_CASE("the commands of docs/data.md do what the page says") {
+TEST_CASE("the commands of docs/data.md do what the page says", "[unicode]") {
   Directory directory;
   prepare(directory);
   std::vector<std::string> commands = commands_of(read_file(source_directory() + "/docs/data.md"));

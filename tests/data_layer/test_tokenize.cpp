@@ -193,7 +193,7 @@ std::string failure_of(const TokenizeOptions& options, const Tokenizer& tokenize
 
 }  // namespace
 
-TEST_CASE("a document cut into the smallest pieces has the ids of the whole") {
+TEST_CASE("a document cut into the smallest pieces has the ids of the whole", "[unicode]") {
   Directory directory;
   const std::vector<TokenizerHandle> tokenizers = {fixture("gpt2"), fixture("qwen"), general_pattern(), make_byte_tokenizer()};
   int64_t cuts = 0;
@@ -216,7 +216,7 @@ TEST_CASE("a document cut into the smallest pieces has the ids of the whole") {
   CHECK(cuts > 400 * 4);  // it was cut, or nothing was tested
 }
 
-TEST_CASE("numbers of one digit each can be cut anywhere, other runs nowhere") {
+TEST_CASE("numbers of one digit each can be cut anywhere, other runs nowhere", "[unicode]") {
   CHECK(fixture("qwen")->complete_prefix("31415926535") == 10);
   CHECK(fixture("gpt2")->complete_prefix("31415926535") == 0);
   CHECK(fixture("gpt2")->complete_prefix("one two") == 3);
@@ -225,7 +225,7 @@ TEST_CASE("numbers of one digit each can be cut anywhere, other runs nowhere") {
   CHECK(general_pattern()->complete_prefix("one two three") == 0);
 }
 
-TEST_CASE("lines of JSON and lines that separate give the documents, however the files are read") {
+TEST_CASE("lines of JSON and lines that separate give the documents, however the files are read", "[unicode]") {
   Directory directory;
   const std::string line = "<|endoftext|>";
   for (uint64_t seed = 0; seed < 150; ++seed) {
@@ -264,7 +264,7 @@ TEST_CASE("lines of JSON and lines that separate give the documents, however the
   }
 }
 
-TEST_CASE("the files are the same on any number of threads, and their manifest counts them") {
+TEST_CASE("the files are the same on any number of threads, and their manifest counts them", "[unicode]") {
   Directory directory;
   std::string json, plain;
   std::vector<std::string> documents;
@@ -317,7 +317,7 @@ TEST_CASE("the files are the same on any number of threads, and their manifest c
   }
 }
 
-TEST_CASE("separators are those that were asked for") {
+TEST_CASE("separators are those that were asked for", "[unicode]") {
   Directory directory;
   const std::vector<std::string> inputs = {write(directory / "a.txt", "one"), write(directory / "b.txt", "two")};
   const TokenizerHandle tokenizer = fixture("gpt2");
@@ -339,7 +339,7 @@ TEST_CASE("separators are those that were asked for") {
   CHECK_THAT(failure_of(options, *make_byte_tokenizer()), Contains("no end-of-text token") && Contains("--document-separator none"));
 }
 
-TEST_CASE("the first bad line or byte is named, on any number of threads, and nothing is left") {
+TEST_CASE("the first bad line or byte is named, on any number of threads, and nothing is left", "[unicode]") {
   Directory directory;
   std::filesystem::create_directory(directory / "out");
   std::string good;

@@ -2,11 +2,16 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <vector>
 
+#include "data/document_reader.h"
+#include "data/utf8.h"
 #include "dmuon/core/error.h"
+#include "dmuon/core/json.h"
 #include "dmuon/core/text.h"
 #include "dmuon/data/tokenizer.h"
 #include "dmuon/io/huggingface.h"
@@ -57,6 +62,58 @@ void read_all(const SafetensorsReader& reader) {
 const std::vector<ModelFamily>& families() {
   static const std::vector<ModelFamily> all = {{"gpt2", {}, gpt2_huggingface()}, {"qwen", {}, qwen_huggingface()}};
   return all;
+}
+
+struct Documents {
+  std::vector<std::string> texts;
+  int64_t empty = 0;
+  bool operator==(const Documents&) const = default;
+};
+
+// The documents of a file, or nothing where it is refused.
+std::optional<Documents> read_documents(const DocumentOptions& options) {
+  static const TokenizerHandle tokenizer = make_byte_tokenizer();
+  Documents documents;
+  bool open = false;  // the last document has begun
+  try {
+    DocumentReader reader(options, *tokenizer);
+    for (TextBatch batch; reader.next(batch);) {
+      for (const TextPiece& piece : batch.pieces) {
+        demand(piece.begin <= batch.bytes.size() && piece.size <= batch.bytes.size() - piece.begin, "a piece outside its batch");
+        const std::string_view source = std::string_view(batch.bytes).substr(piece.begin, piece.size);
+        demand(piece.begins_document || open, "a piece of no document");
+        if (piece.begins_document) documents.texts.emplace_back();
+        open = true;
+        if (!piece.json) {
+          documents.texts.back() += source;
+          continue;
+        }
+        if (utf8::valid_length(source) < source.size()) return std::nullopt;
+        JsonField field(options.jsonl_field);
+        field.begin();
+        field.feed(source, documents.texts.back());
+        field.finish();
+      }
+      documents.empty += batch.empty_documents;
+    }
+  } catch (const Error&) {
+    return std::nullopt;
+  } catch (const JsonField::Failure&) {
+    return std::nullopt;
+  }
+  documents.empty += static_cast<int64_t>(std::erase(documents.texts, std::string()));
+  return documents;
+}
+
+// What a line of JSONL holds, by the parser of whole objects; nothing where that refuses it.
+std::optional<std::string> parsed_field(std::string_view line, const std::string& name) {
+  try {
+    const Json object = parse_json(line, "line");
+    const Json* field = object.is_object() ? object.find(name) : nullptr;
+    if (field != nullptr && field->is_string()) return field->as_string();
+  } catch (const Error&) {
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -139,8 +196,38 @@ void tokenizer(std::string_view input) {
   }
 }
 
+void documents(std::string_view input) {
+  if (input.size() < 2) return;
+  const auto how = static_cast<unsigned char>(input[0]), longest_line = static_cast<unsigned char>(input[1]);
+  const std::string_view content = input.substr(2);
+  const Path file = folder() / "documents";
+  put(file, content);
+  DocumentOptions whole;
+  whole.inputs = {file};
+  whole.formats = {how % 2 == 1 ? InputFormat::jsonl : InputFormat::text};
+  if ((how & 2) != 0) whole.separator_line = "--";
+  DocumentOptions pieces = whole;
+  pieces.batch_bytes = 1 + how / 4;
+  pieces.longest_line = longest_line;
+  const auto expected = read_documents(whole), found = read_documents(pieces);
+  demand(expected == found, "documents depend on the batches");
+  if (planted_bug && found)
+    for (const std::string& each : found->texts) demand(each.find('\f') == std::string::npos, "the planted bug: a form feed");
+  if (how % 2 == 0) return;
+  std::vector<std::string> parsed;
+  for (size_t at = 0; at < content.size();) {
+    const size_t end = std::min<size_t>(content.find('\n', at), content.size());
+    const auto field = parsed_field(content.substr(at, end - at), whole.jsonl_field);
+    if (!field) return;  // the parser refuses more: numbers out of range, other keys that occur twice
+    if (!field->empty()) parsed.push_back(*field);
+    at = end + 1;
+  }
+  demand(found && found->texts == parsed, "a document that the JSON parser reads otherwise");
+}
+
 std::span<const Target> targets() {
-  static constexpr Target all[] = {{"safetensors", safetensors}, {"shards", shards}, {"config", config}, {"tokenizer", tokenizer}};
+  static constexpr Target all[] = {
+      {"safetensors", safetensors}, {"shards", shards}, {"config", config}, {"tokenizer", tokenizer}, {"documents", documents}};
   return all;
 }
 

@@ -198,7 +198,7 @@ TEST_CASE("import makes a checkpoint that exports to the same values") {
   }
 }
 
-TEST_CASE("a tokenizer goes through training, resume, export and generation unchanged") {
+TEST_CASE("a tokenizer goes through training, resume, export and generation unchanged", "[unicode]") {
   TemporaryDirectory directory;
   std::string words;
   for (int i = 0; i < 3000; ++i) words += text("It's wörd ", i % 37, ".\n");

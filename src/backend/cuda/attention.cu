@@ -25,7 +25,7 @@ __global__ void attention_delta_kernel(const T* output, const T* d_output, float
 
 // The new keys and values of every sequence behind those that it holds; `row` elements a position.
 template <class T>
-__global__ void append_keys_kernel(AttentionTask<T> a, const T* new_key, const T* new_value, T* key, T* value, int64_t row) {
+__global__ void append_keys_kernel(AttentionForwardTask<T> a, const T* new_key, const T* new_value, T* key, T* value, int64_t row) {
   const int64_t i = blockIdx.x * int64_t{attention_threads} + threadIdx.x, of_sequence = a.queries * row;
   if (i >= a.batch * of_sequence) return;
   const int64_t b = i / of_sequence, at = (b * a.keys + a.key_offsets[b]) * row + i % of_sequence;
@@ -54,7 +54,7 @@ AttentionTask<T> task_of(const AttentionForward& f, bool aligned) {
 
 // The task of the `count` sequences from `first`, with their own offsets.
 template <class T>
-AttentionTask<T> with_offsets(AttentionTask<T> a, const AttentionForward& f, int64_t first, int64_t count) {
+AttentionForwardTask<T> with_offsets(AttentionForwardTask<T> a, const AttentionForward& f, int64_t first, int64_t count) {
   const int64_t of_query = first * a.queries * a.heads * a.D, of_key = first * a.keys * a.key_heads * a.D;
   a.batch = count;
   a.query += of_query, a.output += of_query, a.key += of_key, a.value += of_key;
@@ -66,7 +66,7 @@ AttentionTask<T> with_offsets(AttentionTask<T> a, const AttentionForward& f, int
 }
 
 template <class T>
-void append_keys(const AttentionTask<T>& a, const AttentionForward& f, int64_t first, cudaStream_t stream) {
+void append_keys(const AttentionForwardTask<T>& a, const AttentionForward& f, int64_t first, cudaStream_t stream) {
   const int64_t row = a.key_heads * a.D, elements = a.batch * a.queries * row, from = first * a.queries * row, to = first * a.keys * row;
   launch({"attention_append", grid_of("attention_append", (elements + attention_threads - 1) / attention_threads), dim3(attention_threads),
           0, stream},
@@ -74,8 +74,8 @@ void append_keys(const AttentionTask<T>& a, const AttentionForward& f, int64_t f
          elements_of<T>(f.value) + to, row);
 }
 
-void attend(const AttentionTask<float>& a, cudaStream_t stream) { attention_forward_float32(a, stream); }
-void attend(const AttentionTask<__nv_bfloat16>& a, cudaStream_t stream) { attention_forward_bfloat16(a, stream); }
+void attend(const AttentionForwardTask<float>& a, cudaStream_t stream) { attention_forward_float32(a, stream); }
+void attend(const AttentionForwardTask<__nv_bfloat16>& a, cudaStream_t stream) { attention_forward_bfloat16(a, stream); }
 
 }  // namespace
 
@@ -88,7 +88,7 @@ void Attention::forward(Stream& stream, const AttentionForward& f) {
                      const bool aligned = packs_are_aligned(f.query.size(3), {f.query, f.key, f.value, f.output});
                      with_element_type(name, f.query, [&](auto zero) {
                        using T = decltype(zero);
-                       const AttentionTask<T> task = task_of<T>(f, aligned);
+                       const AttentionForwardTask<T> task{task_of<T>(f, aligned), false, {}};
                        if (f.key_offsets.empty()) return attend(task, handle);
                        for (int64_t first = 0; first < task.batch; first += task.most_offsets) {
                          const auto part = with_offsets(task, f, first, std::min(task.batch - first, task.most_offsets));

@@ -3,7 +3,7 @@
 namespace dmuon::cuda {
 
 // Heads beyond 128 go without tensor cores: their sums would not fit into the registers of one block.
-void attention_forward_bfloat16(const AttentionTask<__nv_bfloat16>& a, cudaStream_t stream) {
+void attention_forward_bfloat16(const AttentionForwardTask<__nv_bfloat16>& a, cudaStream_t stream) {
   if (a.D <= 32) return launch_attention_forward<MmaTiles<32, 64>>(a, stream);
   if (a.D <= 64) return launch_attention_forward<MmaTiles<64, 64>>(a, stream);
   if (a.D <= 96) return launch_attention_forward<MmaTiles<96, 64>>(a, stream);

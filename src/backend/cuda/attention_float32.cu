@@ -2,7 +2,7 @@
 
 namespace dmuon::cuda {
 
-void attention_forward_float32(const AttentionTask<float>& a, cudaStream_t stream) {
+void attention_forward_float32(const AttentionForwardTask<float>& a, cudaStream_t stream) {
   if (a.D <= 32) return launch_attention_forward<FmaTiles<float, 32, 4, 4>>(a, stream);
   if (a.D <= 64) return launch_attention_forward<FmaTiles<float, 64, 4, 4>>(a, stream);
   if (a.D <= 128) return launch_attention_forward<FmaTiles<float, 128, 4, 4>>(a, stream);

@@ -8,7 +8,7 @@ namespace dmuon::cuda {
 
 // A block takes a tile of queries and goes through the keys that they see.
 template <class Tiles>
-__global__ void __launch_bounds__(attention_threads) attention_forward_kernel(AttentionTask<typename Tiles::Element> a) {
+__global__ void __launch_bounds__(attention_threads) attention_forward_kernel(AttentionForwardTask<typename Tiles::Element> a) {
   using Stored = typename Tiles::Stored;
   constexpr int key_tile = Tiles::columns * Tiles::stride;
   DMUON_DYNAMIC_SHARED(Stored, shared);
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(attention_threads) attention_forward_kernel(At
 }
 
 template <class Tiles>
-void launch_attention_forward(const AttentionTask<typename Tiles::Element>& a, cudaStream_t stream) {
+void launch_attention_forward(const AttentionForwardTask<typename Tiles::Element>& a, cudaStream_t stream) {
   constexpr const char* name = "attention_forward";
   constexpr size_t bytes =
       (Tiles::rows + 4 * Tiles::columns) * Tiles::stride * sizeof(typename Tiles::Stored) + Tiles::scratch_floats * sizeof(float);

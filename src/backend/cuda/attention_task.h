@@ -18,10 +18,6 @@ struct AttentionTask {
   int D;
   bool causal, aligned;
   int64_t key_offset;
-  // Of each sequence, where own_offsets is set (forward only). They travel with the launch: no memory, no copy, and nothing to wait for.
-  static constexpr int64_t most_offsets = 64;
-  int32_t key_offsets[most_offsets];
-  bool own_offsets;
   float scale;
   Dropout dropout;
 
@@ -32,9 +28,19 @@ struct AttentionTask {
   __device__ int64_t query_stride() const { return heads * D; }
   __device__ int64_t key_stride() const { return key_heads * D; }
   // Keys that query t of sequence b sees. What no query sees is not even read.
+  __device__ int64_t visible(int64_t /*b*/, int64_t t) const { return causal ? std::min(keys, key_offset + t + 1) : keys; }
+};
+
+// For the forward: sequences may have offsets of their own, which travel with the launch: no memory, no copy, nothing to wait for.
+template <class T>
+struct AttentionForwardTask : AttentionTask<T> {
+  static constexpr int64_t most_offsets = 64;
+  bool own_offsets;
+  int32_t key_offsets[most_offsets];
+
   __device__ int64_t visible(int64_t b, int64_t t) const {
-    if (!own_offsets) return causal ? std::min(keys, key_offset + t + 1) : keys;
-    return std::min(keys, key_offsets[b] + (causal ? t + 1 : queries));
+    if (!own_offsets) return AttentionTask<T>::visible(b, t);
+    return std::min(this->keys, key_offsets[b] + (this->causal ? t + 1 : this->queries));
   }
 };
 
@@ -47,7 +53,8 @@ struct QueryTile {
   int64_t b, h, g, first, count;  // sequence, head, key head, first query and how many
   int64_t limit;                  // keys that any of them sees
 
-  __device__ explicit QueryTile(const AttentionTask<typename Tiles::Element>& a) {
+  template <class Task>
+  __device__ explicit QueryTile(const Task& a) {
     const int64_t tiles = (a.queries + Tiles::rows - 1) / Tiles::rows, head = blockIdx.x / tiles;
     b = head / a.heads, h = head % a.heads, g = h / (a.heads / a.key_heads);
     first = (tiles - 1 - blockIdx.x % tiles) * Tiles::rows;
@@ -82,9 +89,9 @@ constexpr size_t mask_bytes(const Dropout& dropout) {
 }
 
 // One file each, so that they compile side by side. D at most 256.
-void attention_forward_float32(const AttentionTask<float>& a, cudaStream_t stream);
+void attention_forward_float32(const AttentionForwardTask<float>& a, cudaStream_t stream);
 void attention_backward_float32(const AttentionTask<float>& a, cudaStream_t stream);
-void attention_forward_bfloat16(const AttentionTask<__nv_bfloat16>& a, cudaStream_t stream);
+void attention_forward_bfloat16(const AttentionForwardTask<__nv_bfloat16>& a, cudaStream_t stream);
 void attention_backward_bfloat16(const AttentionTask<__nv_bfloat16>& a, cudaStream_t stream);
 
 }  // namespace dmuon::cuda
