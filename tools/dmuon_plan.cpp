@@ -101,6 +101,7 @@ CLI::App* declare(CLI::App& app, VoteArguments& a) {
 }
 
 void predict_votes(const VoteArguments& a) {
+  dmuon::require_writable(a.json);
   const auto link = [](double microseconds, double gigabits) { return dmuon::LinkCost{microseconds * 1e-6, 8e-9 / gigabits}; };
   const dmuon::VotePredictionRequest request{a.parameters, a.workers, a.workers_per_node,
                                              link(a.latency_microseconds, a.gigabits_per_second),

@@ -85,6 +85,7 @@ TEST_CASE("a file of results that cannot be written is found before the work") {
   const std::string evaluate = text(DMUON_EVALUATE, " --threads 1 --model /nowhere --data x --json ");
   CHECK_THAT(refused(evaluate + "/no/such/folder/report.json", 5), Contains("/no/such/folder"));
   CHECK_THAT(refused(evaluate + dmuon::testing::source_directory(), 5), Contains("folder"));
+  CHECK_THAT(refused(text(DMUON_PLAN, " votes --json /no/such/folder/votes.json"), 5), Contains("/no/such/folder") && !Contains("fastest"));
   CHECK_THAT(refused(text(DMUON_PLAN, " --inventory /nowhere --plot /no/such/folder/plot.tsv"), 5), Contains("/no/such/folder"));
 }
 
