@@ -28,6 +28,7 @@ std::string format_count(int64_t count) {
 }
 
 std::string format_number(double value, int digits) {
+  if (std::isnan(value)) return "nan";  // its sign means nothing
   char buffer[64];
   const double magnitude = std::fabs(value);
   const bool fixed = magnitude == 0.0 || !std::isfinite(value) || (magnitude >= 1e-3 && magnitude < 1e7);

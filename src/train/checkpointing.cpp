@@ -25,6 +25,7 @@ Json to_json(const TrainState& state) {
   json.set("samples", state.samples);
   json.set("tokens", state.tokens);
   json.set("skips_in_a_row", state.skips_in_a_row);
+  if (state.evaluation_pending) json.set("evaluation_pending", true);
   return json;
 }
 
@@ -36,6 +37,7 @@ TrainState train_state_from_json(const Json& json) {
     state.samples = json.at("samples").as_integer();
     state.tokens = json.at("tokens").as_integer();
     state.skips_in_a_row = json.at("skips_in_a_row").as_integer();
+    if (const Json* pending = json.find("evaluation_pending")) state.evaluation_pending = pending->as_bool();
     return state;
   } catch (const ConfigError& error) {
     throw CheckpointError(text("train_state.json: ", error.what()));

@@ -23,6 +23,7 @@ struct TrainState {
   int64_t samples = 0;  // global sample index of the next step's first sequence
   int64_t tokens = 0;
   int64_t skips_in_a_row = 0;
+  bool evaluation_pending = false;  // due after this step, and given up because the run was to stop: made when it resumes
 };
 Json to_json(const TrainState& state);
 TrainState train_state_from_json(const Json& json);  // CheckpointError naming a missing key

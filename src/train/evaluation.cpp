@@ -7,8 +7,8 @@
 
 namespace dmuon {
 
-double evaluate(Backend& backend, Communicator& world, Model& model, const Dataset& validation, int64_t batch_size, int64_t maximum_tokens,
-                const std::function<void()>& skip_pass) {
+std::optional<double> evaluate(Backend& backend, Communicator& world, Model& model, const Dataset& validation, int64_t batch_size,
+                               int64_t maximum_tokens, const std::function<void()>& skip_pass, const std::function<bool()>& stop) {
   int64_t windows = validation.samples_per_epoch();
   if (maximum_tokens > 0) windows = std::min(windows, std::max<int64_t>(1, maximum_tokens / validation.length()));
   const int64_t batches = divide_up(windows, batch_size);
@@ -16,6 +16,7 @@ double evaluate(Backend& backend, Communicator& world, Model& model, const Datas
   std::vector<double> sums(static_cast<size_t>(2 * batches), 0.0);
   ExecutionContext context{backend, backend.compute_stream()};
   for (int64_t turn = 0; turn < batches; turn += world.size()) {
+    if (stop && stop()) return std::nullopt;
     const int64_t b = turn + world.rank();
     if (b >= batches) {
       if (skip_pass) skip_pass();

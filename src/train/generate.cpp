@@ -31,15 +31,8 @@ struct Written {
   const char* ended_by = "length";
 };
 
-// An empty prompt begins as documents do: after the end of another one, or after a line.
-std::vector<int32_t> ids_of(const std::string& prompt, const std::string& origin, const GenerateArguments& arguments,
-                            const Tokenizer& tokenizer) {
-  if (prompt.empty() && tokenizer.end_of_text()) return {*tokenizer.end_of_text()};
-  return tokenizer.encode(prompt.empty() ? "\n" : prompt, origin,
-                          arguments.plain_special_tokens ? SpecialTokens::plain : SpecialTokens::parse);
-}
-
 std::vector<Wanted> wanted_texts(const GenerateArguments& arguments, const Tokenizer& tokenizer, int64_t context_length) {
+  const SpecialTokens special = arguments.plain_special_tokens ? SpecialTokens::plain : SpecialTokens::parse;
   std::vector<std::string> prompts;
   if (!arguments.prompts.empty())
     prompts = read_prompts(arguments.prompts);
@@ -48,7 +41,7 @@ std::vector<Wanted> wanted_texts(const GenerateArguments& arguments, const Token
   std::vector<Wanted> wanted;
   for (size_t i = 0; i < prompts.size(); ++i) {
     const std::string origin = prompts.size() > 1 ? text("prompt ", i + 1) : "prompt";
-    Wanted text{prompts[i], ids_of(prompts[i], origin, arguments, tokenizer)};
+    Wanted text{prompts[i], encode_prompt(prompts[i], origin, tokenizer, special)};
     if (const auto length = static_cast<int64_t>(text.ids.size()); length > context_length) {
       if (!arguments.truncate_prompt)
         throw DataError(dmuon::text(origin, " has ", length, " tokens, the model reads at most ", context_length,

@@ -1,11 +1,5 @@
 #include "train/metrics.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
 
@@ -93,19 +87,25 @@ std::string kept_lines(const Path& path, int64_t last_step) {
 
 MetricsFile::MetricsFile(const Path& path, int64_t resumed_step) : path_(path) {
   write_file_atomically(path, kept_lines(path, resumed_step));
-  descriptor_ = open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
-  if (descriptor_ < 0) throw StorageError(text("cannot append to ", path.string(), ": ", std::strerror(errno)));
+  file_.emplace(path);
 }
 
-MetricsFile::~MetricsFile() {
-  if (descriptor_ >= 0) close(descriptor_);
-}
-
-void MetricsFile::append(const Json& line) {
-  const std::string content = line.dump() + "\n";
-  const ssize_t put = ::write(descriptor_, content.data(), content.size());
-  if (put != static_cast<ssize_t>(content.size()))
-    throw StorageError(text("cannot append to ", path_.string(), ": ", put < 0 ? std::strerror(errno) : "the disk is full"));
+void MetricsFile::add_validation_loss(int64_t step, double loss) {
+  std::string content = read_file(path_, int64_t{1} << 34);
+  if (content.empty()) return;
+  const size_t before = content.rfind('\n', content.size() - 2);
+  const size_t begin = before == std::string::npos ? 0 : before + 1;
+  const Json last = parse_json(content.substr(begin), path_.string());
+  if (last.at("step").as_integer() != step) return;
+  Json line = Json::object();
+  for (const auto& [name, value] : last.as_object()) {
+    if (name == "validation_loss") continue;
+    line.set(name, value);
+    if (name == "train_loss") line.set("validation_loss", loss);  // where other lines have it
+  }
+  content.resize(begin);
+  write_file_atomically(path_, content + line.dump() + "\n");
+  file_.emplace(path_);  // the name stands for another file now
 }
 
 }  // namespace dmuon

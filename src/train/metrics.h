@@ -8,6 +8,7 @@
 #include "dmuon/core/file.h"
 #include "dmuon/core/json.h"
 #include "dmuon/shard/sharded_model.h"
+#include "train/appended_file.h"
 
 namespace dmuon {
 
@@ -48,14 +49,13 @@ class MetricsFile {
  public:
   // Keeps lines with step <= `resumed_step` (0: a new run, the file starts empty). StorageError names the path.
   MetricsFile(const Path& path, int64_t resumed_step);
-  ~MetricsFile();
-  MetricsFile(const MetricsFile&) = delete;
-  MetricsFile& operator=(const MetricsFile&) = delete;
-  void append(const Json& line);
+  void append(const Json& line) { file_->append(line.dump() + "\n"); }
+  // Adds the loss to the last line, which must be of that step; without such a line (somebody removed the file) nothing is done.
+  void add_validation_loss(int64_t step, double loss);
 
  private:
   Path path_;
-  int descriptor_ = -1;
+  std::optional<AppendedFile> file_;
 };
 
 }  // namespace dmuon

@@ -16,4 +16,10 @@ std::vector<std::string> read_prompts(const std::string& file) {
   return prompts;
 }
 
+std::vector<int32_t> encode_prompt(const std::string& prompt, const std::string& origin, const Tokenizer& tokenizer,
+                                   SpecialTokens special) {
+  if (prompt.empty() && tokenizer.end_of_text()) return {*tokenizer.end_of_text()};
+  return tokenizer.encode(prompt.empty() ? "\n" : prompt, origin, special);
+}
+
 }  // namespace dmuon

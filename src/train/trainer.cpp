@@ -12,6 +12,8 @@
 #include "train/batches.h"
 #include "train/evaluation.h"
 #include "train/non_finite.h"
+#include "train/prompts.h"
+#include "train/samples.h"
 #include "train/signals.h"
 #include "train/votes.h"
 
@@ -30,15 +32,15 @@ Trainer::Trainer(TrainerParts parts, TrainState state)
       training_(WindowDataset::shuffled(parts.data.training, parts.configuration.model.context_length,
                                         static_cast<uint64_t>(parts.configuration.seed))),
       stages_(make_unit_stages(parts.configuration.distribution, parts.sharded.inventory())),
-      progress_(state.step, parts.configuration.training.steps, parts.configuration.logging.interval, parts.world.rank() == 0) {
+      progress_(state.step, parts.configuration.training.steps, parts.configuration.logging.interval, parts.world.rank() == 0),
+      stop_(parts.world),
+      last_saved_step_(state.step) {
   votes_ = voted_elements(parts.sharded.rules(), parts.sharded.inventory()).voted > 0;
   if (parts.data.validation) validation_ = WindowDataset::sequential(parts.data.validation, parts.configuration.model.context_length);
   agreed(parts_.world, [&] {
     // Now, not after hours of training.
     if (parts_.data.tokenizer && parts_.configuration.sample.tokens > 0) {
-      prompt_ = parts_.data.tokenizer->encode(parts_.configuration.sample.prompt, "sample.prompt");
-      if (prompt_.empty())
-        throw ConfigError("sample.prompt is empty: give at least one character to start from, or set sample.tokens to 0");
+      prompt_ = encode_prompt(parts_.configuration.sample.prompt, "sample.prompt", *parts_.data.tokenizer, SpecialTokens::plain);
     }
     if (parts_.world.rank() == 0)
       metrics_file_ = std::make_unique<MetricsFile>(Path(parts_.configuration.output) / "metrics.jsonl", state_.step);
@@ -56,7 +58,9 @@ RunResult Trainer::run() {
   const Configuration& configuration = parts_.configuration;
   const double step_limit = configuration.communication.step_timeout_seconds;
   parts_.sharded.set_deadline(step_limit);
-  while (state_.step < configuration.training.steps && !stop_requested_) {
+  parts_.world.set_deadline(configuration.communication.checkpoint_timeout_seconds);
+  if (state_.evaluation_pending) make_pending_evaluation();
+  while (state_.step < configuration.training.steps && !stop_.requested()) {
     parts_.world.set_deadline(step_limit);
     step();
     // What follows may keep one rank busy while others wait for it.
@@ -65,15 +69,20 @@ RunResult Trainer::run() {
     if (due(configuration.evaluation.interval) || last()) metrics_.validation_loss = evaluate_now();
     progress_.step(metrics_);
     // Known to all ranks alike; without a line to write nobody waits for rank 0.
-    if (logs_step() || metrics_.validation_loss || metrics_.skipped)
+    if (logs_step() || metrics_.validation_loss || metrics_.skipped || state_.evaluation_pending)
       agreed(parts_.world, [&] {
         if (metrics_file_) append_metrics();
       });
-    if (due(configuration.checkpoint.interval) || (last() && configuration.checkpoint.at_end) || stop_requested_) save_now();
+    if (due(configuration.checkpoint.interval) || (last() && configuration.checkpoint.at_end) || stop_.requested()) save_now();
     if (due(configuration.sample.interval)) sample_now();
+    if (stop_.requested()) save_now();  // the request came while it sampled
   }
-  const bool finished = state_.step >= configuration.training.steps;
-  if (finished && !due(configuration.sample.interval)) sample_now();
+  const bool trained = state_.step >= configuration.training.steps;
+  if (trained && !due(configuration.sample.interval)) {
+    sample_now();
+    if (stop_.requested()) save_now();
+  }
+  const bool finished = trained && !state_.evaluation_pending && !sample_left_out_;
   progress_.finish();
   parts_.watchdog.leave();
   return finished ? RunResult::done : RunResult::stopped;
@@ -129,7 +138,7 @@ void Trainer::step() {
                            static_cast<double>(newton_schulz_guard_events_)};
   const GradientReport report = parts_.sharded.finish_gradients(extras);
   const double loss = report.sums[0] / targets;
-  stop_requested_ = report.sums[1] > 0.0;
+  stop_.note(report.sums[1] > 0.0);
   // Summed over the ranks: a matrix that nobody holds is noticed as well as one that is updated twice.
   const int64_t expected_calls = expected_newton_schulz_calls();
   if (updated_ && report.sums[2] != static_cast<double>(expected_calls))
@@ -219,43 +228,50 @@ void Trainer::account(const GradientReport& report, double loss, bool finite) {
 }
 
 std::optional<double> Trainer::evaluate_now() {
+  state_.evaluation_pending = false;
   if (!validation_) return std::nullopt;
   enter("evaluation", 0);
-  return evaluate(parts_.backend, parts_.world, parts_.model, *validation_, parts_.configuration.evaluation.batch_size,
-                  parts_.configuration.evaluation.maximum_tokens, [this] { parts_.sharded.skip_forward_pass(); });
+  std::optional<double> loss;
+  if (!stop_.requested())
+    loss = evaluate(
+        parts_.backend, parts_.world, parts_.model, *validation_, parts_.configuration.evaluation.batch_size,
+        parts_.configuration.evaluation.maximum_tokens, [this] { parts_.sharded.skip_forward_pass(); }, [this] { return stop_.ask(); });
+  state_.evaluation_pending = !loss;
+  return loss;
+}
+
+void Trainer::make_pending_evaluation() {
+  const std::optional<double> loss = evaluate_now();
+  if (!loss) return;
+  if (parts_.world.rank() == 0) progress_.say(text("step ", state_.step, " | validation ", format_number(*loss)));
+  agreed(parts_.world, [&] {
+    if (metrics_file_) metrics_file_->add_validation_loss(state_.step, *loss);
+  });
 }
 
 void Trainer::sample_now() {
   const SampleConfiguration& sample = parts_.configuration.sample;
-  if (!parts_.data.tokenizer || sample.tokens == 0) return;
+  if (!parts_.data.tokenizer || sample.tokens == 0 || sample.count == 0) return;
+  sample_left_out_ = stop_.requested();
+  if (sample_left_out_) return;
   enter("sampling", 0);
   parts_.sharded.wait_for_parameters();
-  // A forward pass of stage 3 is everybody's: then all ranks generate the same, and the first prints it.
-  const int last_stage = *std::max_element(stages_.begin(), stages_.end());
-  agreed(parts_.world, [&] {
-    if (parts_.world.rank() != 0 && last_stage < 3) return;
-    GenerationOptions options;
-    options.tokens = sample.tokens;
-    options.temperature = sample.temperature;
-    options.top_k = sample.top_k;
-    options.top_p = sample.top_p;
-    options.seed = static_cast<uint64_t>(sample.seed);
-    options.classes = parts_.data.tokenizer->vocabulary_size();
-    std::string all;
-    for (int64_t i = 0; i < sample.count; ++i) {
-      options.sequence = static_cast<uint64_t>(i);
-      const std::vector<int32_t> ids = dmuon::generate(parts_.backend, parts_.model, prompt_, options);
-      all += text("--- sample ", i + 1, " after step ", state_.step, "\n", sample.prompt, parts_.data.tokenizer->decode(ids), "\n");
-    }
-    if (parts_.world.rank() != 0) return;
-    progress_.say("");
-    std::fwrite(all.data(), 1, all.size(), stdout);
-    std::fflush(stdout);
-    const Path path = Path(parts_.configuration.output) / "samples.txt";
-    std::FILE* file = std::fopen(path.c_str(), "ab");
-    if (file == nullptr || std::fwrite(all.data(), 1, all.size(), file) != all.size() || std::fclose(file) != 0)
-      log_warning(text("cannot append to ", path.string(), "; the samples above are not kept"));
-  });
+  const SampleRequest request{.configuration = sample,
+                              .tokenizer = *parts_.data.tokenizer,
+                              .prompt = prompt_,
+                              .step = state_.step,
+                              .by_all = *std::max_element(stages_.begin(), stages_.end()) == 3};
+  const std::optional<std::string> samples = generate_samples(parts_.backend, parts_.world, parts_.model, request, stop_);
+  sample_left_out_ = !samples;
+  if (!samples || parts_.world.rank() != 0) return;
+  progress_.say("");
+  std::fwrite(samples->data(), 1, samples->size(), stdout);
+  std::fflush(stdout);
+  try {
+    append_samples(Path(parts_.configuration.output) / "samples.txt", *samples);
+  } catch (const StorageError& error) {
+    log_warning(text(error.what(), "; the samples above are not kept"));
+  }
 }
 
 void Trainer::save_now() {
@@ -286,7 +302,7 @@ void Trainer::save_now() {
   } catch (const AgreedError& error) {
     // Only a storage failure may be survived, only if the configuration says so, and never the save that the run ends with.
     if (error.exit_code() != ExitCode::storage || checkpoint.on_failure != "continue" || ++failed_saves_ >= checkpoint.maximum_failures ||
-        stop_requested_ || last())
+        stop_.requested() || last())
       throw;
     if (parts_.world.rank() == 0)
       log_warning(text("step ", state_.step, " was not saved (failure ", failed_saves_, " of at most ", checkpoint.maximum_failures - 1,

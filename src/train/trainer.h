@@ -8,12 +8,12 @@
 
 #include "comm/watchdog.h"
 #include "dmuon/core/trace.h"
-#include "dmuon/train/generator.h"
 #include "train/checkpointing.h"
 #include "train/metrics.h"
 #include "train/progress.h"
 #include "train/run.h"
 #include "train/step_clock.h"
+#include "train/stop_request.h"
 
 namespace dmuon {
 
@@ -49,7 +49,10 @@ class Trainer {
   UpdateCounters update(std::span<const StepValues> values);
   int64_t expected_newton_schulz_calls() const;
   void account(const GradientReport& report, double loss, bool finite);
+  // Nothing without validation data, and where the run is to stop: then the evaluation is pending.
   std::optional<double> evaluate_now();
+  // The one that the run had no time for before it stopped, for the metrics of that step.
+  void make_pending_evaluation();
   void sample_now();
   void save_now();
   // `deadline_seconds`: of the collectives in this phase (0: no limit).
@@ -73,9 +76,10 @@ class Trainer {
   bool votes_ = false;                         // some tensors are voted on
   Progress progress_;
   StepMetrics metrics_;  // of the step just done
-  bool stop_requested_ = false;
+  StopRequest stop_;
+  bool sample_left_out_ = false;  // because the run is to stop
   int failed_saves_ = 0;
-  int64_t last_saved_step_ = -1;
+  int64_t last_saved_step_;  // or the step it began with
 };
 
 }  // namespace dmuon

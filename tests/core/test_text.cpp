@@ -1,6 +1,7 @@
 #include "dmuon/core/text.h"
 
 #include <cmath>
+#include <limits>
 
 #include "support/catch.h"
 
@@ -30,6 +31,7 @@ TEST_CASE("counts are grouped by thousands") {
 
 TEST_CASE("numbers are fixed where that reads better") {
   CHECK(format_number(0) == "0.0000");
+  CHECK(format_number(-std::numeric_limits<double>::quiet_NaN()) == "nan");
   CHECK(format_number(3.14159, 2) == "3.14");
   CHECK(format_number(0.000123) == "1.230e-04");
   CHECK(format_number(-12345.5, 1) == "-12345.5");

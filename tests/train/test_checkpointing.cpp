@@ -178,8 +178,8 @@ int main() {
     job.fill(4);
     alone.fill(4);
     for (int64_t batch_size : {1, 4, 5, 100}) {
-      const double together = evaluate(*job.backend, all, *job.model, FixedWindows(), batch_size, 0);
-      const double single = evaluate(*alone.backend, *self, *alone.model, FixedWindows(), batch_size, 0);
+      const double together = *evaluate(*job.backend, all, *job.model, FixedWindows(), batch_size, 0);
+      const double single = *evaluate(*alone.backend, *self, *alone.model, FixedWindows(), batch_size, 0);
       checks.check(together == single, text("batches of ", batch_size, ": ", together, " against ", single));
     }
     checks.check(

@@ -71,7 +71,7 @@ TEST_CASE("windows side by side: the trainer's loss, whatever the batch", "[devi
   Instance instance(*backend, settings(), DType::float32);
   const auto source = shard(directory, 101);
   const auto self = make_self_communicator();
-  const double trained = evaluate(*backend, *self, *instance.model, WindowDataset::sequential(source, 12), 3, 0);
+  const double trained = *evaluate(*backend, *self, *instance.model, WindowDataset::sequential(source, 12), 3, 0);
   for (int64_t batch_size : {1, 3, 8, 64}) {
     const auto result = evaluate_text(*backend, *instance.model, source, nullptr, {.batch_size = batch_size});
     CHECK(result.loss == Approx(trained).epsilon(0).margin(1e-6));

@@ -63,6 +63,55 @@ TEST_CASE("SIGUSR1 through mpirun stops all ranks at one step with 75") {
   CHECK(verified.exit_code == 0);
 }
 
+namespace {
+
+// A run of `ranks` ranks whose last one gets SIGTERM a moment after the log of the run holds `content`.
+Ended stopped_amid(const SmallRun& run, int ranks, const std::string& output, const std::string& content, const std::string& arguments) {
+  run.write("amid.sh", text("#!/bin/bash\nif [ \"${OMPI_COMM_WORLD_RANK:-0}\" = ", ranks - 1, " ]; then (for i in $(seq 600); do grep -q '",
+                            content, "' ", run.path(output),
+                            "/log.txt 2>/dev/null && break; sleep 0.05; done; sleep 0.3; kill -TERM $$) & fi\nexec ", DMUON_TRAIN,
+                            " --config ", run.path("run.json"), " --set output=", run.path(output), " --set threads=1 ", arguments, "\n"));
+  const std::string command = "bash " + run.path("amid.sh");
+  return ranks == 1 ? dmuon::testing::run_command(command, 40) : dmuon::testing::run_ranks_of(DMUON_MPIEXEC, ranks, command, 40);
+}
+
+}  // namespace
+
+TEST_CASE("a signal amid an evaluation is heard; the resumed run makes the evaluation and is the one that was never stopped") {
+  const SmallRun run;
+  std::string words;
+  while (words.size() < 2000000) words += "word7 word12 word39.\n";
+  run.write("long.txt", words);  // half a minute of evaluation
+  const std::string data = text("--set data.validation=[\\\"", run.path("long.txt"), "\\\"] ");
+  const std::string short_set = data + "--set evaluation.maximum_tokens=480";
+  const Ended ended = stopped_amid(run, 2, "amid", "step  5/12", data);
+  INFO(ended.output);
+  REQUIRE(ended.exit_code == 75);
+  CHECK(ended.output.find("saved step 6") != std::string::npos);
+  CHECK(run.metrics("amid").find("step=6 ") != std::string::npos);
+  CHECK(run.metrics("amid").find("validation_loss") == std::string::npos);
+  const Ended resumed = run.train(2, "amid", short_set);
+  INFO(resumed.output);
+  REQUIRE(resumed.exit_code == 0);
+  REQUIRE(run.train(2, "whole", short_set).exit_code == 0);
+  CHECK(run.tensors("amid", 12) == run.tensors("whole", 12));
+  CHECK(run.metrics("amid") == run.metrics("whole"));
+}
+
+TEST_CASE("a signal to a rank that waits for samples, or that takes part in them, ends them") {
+  const SmallRun run;
+  for (const char* stage : {"1", "3"}) {
+    const std::string output = text("samples", stage);
+    const Ended ended = stopped_amid(run, 2, output, "saved step 4",
+                                     text("--set sample.tokens=1000000000 --set sample.interval=4 --set distribution.stage=", stage));
+    INFO(ended.output);
+    CHECK(ended.exit_code == 75);
+    CHECK(ended.output.find("saved step 5") == std::string::npos);
+    CHECK(ended.output.find("--- sample") == std::string::npos);
+    CHECK_FALSE(std::filesystem::exists(run.path(output) + "/samples.txt"));
+  }
+}
+
 TEST_CASE("a run that diverges stops with 3, names step and tensor, and saves nothing bad") {
   const SmallRun run;
   for (int ranks : {1, 2}) {
