@@ -16,6 +16,7 @@ std::string cell(const Json& value) {
   if (value.is_string()) return value.as_string();
   if (value.is_integer()) return format_count(value.as_integer());
   if (value.is_number()) return format_number(value.as_number(), 3);
+  if (value.is_null()) return "-";
   return value.dump();
 }
 

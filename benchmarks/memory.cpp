@@ -14,7 +14,10 @@ Json row(const std::string& category, int64_t predicted, int64_t measured) {
   out.set("category", category);
   out.set("predicted_bytes", predicted);
   out.set("measured_bytes", measured);
-  out.set("measured_to_predicted", predicted > 0 ? static_cast<double>(measured) / static_cast<double>(predicted) : 1.0);
+  if (predicted > 0)
+    out.set("measured_to_predicted", static_cast<double>(measured) / static_cast<double>(predicted));
+  else
+    out.set("measured_to_predicted", measured == 0 ? Json(1.0) : Json());
   return out;
 }
 

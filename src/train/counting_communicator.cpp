@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "comm/shared/shared_group.h"
 #include "dmuon/backend/backend.h"
 #include "dmuon/core/error.h"
 
@@ -13,8 +14,13 @@ namespace {
 class CountingCommunicator final : public Communicator {
  public:
   // `members`: ranks of the job in this group, of which entry `rank` is this one. `divided`: the group is a level of the grid.
-  CountingCommunicator(const RunGrid& run, std::vector<int> members, int rank, bool divided)
-      : run_(run), members_(std::move(members)), rank_(rank), divided_(divided) {}
+  // `shared` (null: nobody asks) grows by what its ranks meet through while the group lives, never less.
+  CountingCommunicator(const RunGrid& run, std::vector<int> members, int rank, bool divided, std::shared_ptr<int64_t> shared)
+      : run_(run), members_(std::move(members)), rank_(rank), divided_(divided), shared_(std::move(shared)) {
+    bool one_node = size() > 1;
+    for (int each = 0; each < size(); ++each) one_node = one_node && node(each) == node(rank_);
+    if (shared_ && one_node) *shared_ += SharedGroup::bytes_per_rank(size());
+  }
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(members_.size()); }
@@ -56,10 +62,10 @@ class CountingCommunicator final : public Communicator {
       if ((!inside && !between) || (inside ? same_part(each) : same_place(each))) members.push_back(members_[static_cast<size_t>(each)]);
     const int mine = members_[static_cast<size_t>(rank_)];
     const auto rank = static_cast<int>(std::find(members.begin(), members.end(), mine) - members.begin());
-    return std::make_unique<CountingCommunicator>(run_, std::move(members), rank, inside || between);
+    return std::make_unique<CountingCommunicator>(run_, std::move(members), rank, inside || between, shared_);
   }
   std::unique_ptr<Communicator> divide_into_nodes(int, const std::string&) override {
-    return std::make_unique<CountingCommunicator>(run_, members_, rank_, divided_);
+    return std::make_unique<CountingCommunicator>(run_, members_, rank_, divided_, nullptr);
   }
   void set_deadline(double) override {}
   TrafficBytes traffic() const override { return sent_; }
@@ -94,15 +100,16 @@ class CountingCommunicator final : public Communicator {
   std::vector<int> members_;
   int rank_;
   bool divided_;
+  std::shared_ptr<int64_t> shared_;
   TrafficBytes sent_;
 };
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_counting_communicator(int rank, const RunGrid& run) {
+std::unique_ptr<Communicator> make_counting_communicator(int rank, const RunGrid& run, std::shared_ptr<int64_t> shared) {
   std::vector<int> members(static_cast<size_t>(run.grid.ranks()));
   std::iota(members.begin(), members.end(), 0);
-  return std::make_unique<CountingCommunicator>(run, std::move(members), rank, false);
+  return std::make_unique<CountingCommunicator>(run, std::move(members), rank, false, std::move(shared));
 }
 
 }  // namespace dmuon

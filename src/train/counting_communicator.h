@@ -9,6 +9,7 @@
 namespace dmuon {
 
 // The groups that a sharded model splits off are those of the grid; one between nodes is known by its name.
-std::unique_ptr<Communicator> make_counting_communicator(int rank, const RunGrid& run);
+// `shared`: grows by the memory through which ranks of one node meet, of this rank, for every group that is made.
+std::unique_ptr<Communicator> make_counting_communicator(int rank, const RunGrid& run, std::shared_ptr<int64_t> shared = nullptr);
 
 }  // namespace dmuon

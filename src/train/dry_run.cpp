@@ -102,7 +102,8 @@ RankCost simulate_rank(const Configuration& configuration, const TokenData& data
   options.mode = HostMode::shape_only;
   options.threads = threads;
   const std::unique_ptr<Backend> backend = make_backend(configuration.device, options);
-  const std::unique_ptr<Communicator> world = make_counting_communicator(rank, run);
+  const auto shared = std::make_shared<int64_t>(0);  // bytes through which ranks of a host meet
+  const std::unique_ptr<Communicator> world = make_counting_communicator(rank, run, shared);
   ModelPlan plan = make_model(configuration, data, families);
   RunRules rules = make_rules(with_newton_schulz_dtype(configuration, *backend), plan.model->inventory());
   const int ranks = run.grid.ranks();
@@ -153,7 +154,7 @@ RankCost simulate_rank(const Configuration& configuration, const TokenData& data
       staging = std::max(staging, bytes);
     }
   } else {
-    staging = staging_bytes(run, plans, element_bytes);
+    staging = staging_bytes(run, plans, element_bytes) + *shared;
   }
   cost.memory.categories[static_cast<size_t>(MemoryCategory::communication)].peak += staging;
   cost.memory.total.peak += staging;
