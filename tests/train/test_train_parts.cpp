@@ -3,6 +3,7 @@
 #include <limits>
 #include <thread>
 
+#include "comm/shared/shared_group.h"
 #include "dmuon/core/error.h"
 #include "dmuon/core/text.h"
 #include "dmuon/train/generator.h"
@@ -149,6 +150,16 @@ TEST_CASE("stages of units: the first pattern that matches holds, one that decid
   }
   configuration.unit_stages = {"blocks.*=3", "blocks.1=1"};
   CHECK_THROWS_AS(make_unit_stages(configuration, model.inventory()), ConfigError);
+}
+
+TEST_CASE("a job that does not exist counts the memory of groups whose ranks share a node, and of no others") {
+  const auto shared = std::make_shared<int64_t>(0);
+  const auto all = make_counting_communicator(4, RunGrid{2, {2, 3}}, shared);
+  CHECK(*shared == 0);  // on two nodes
+  const auto inside = all->split(0, 0, "gradients in the node");
+  CHECK(*shared == SharedGroup::bytes_per_rank(3));
+  const auto between = all->split(0, 0, "gradients between nodes");
+  CHECK(*shared == SharedGroup::bytes_per_rank(3));
 }
 
 TEST_CASE("a job that does not exist counts what each level of the grid would carry") {
