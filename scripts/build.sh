@@ -2,6 +2,7 @@
 # Configures and builds; the other scripts call it.  scripts/build.sh PRESET [TARGET...]
 #   DMUON_JOBS: compile jobs (default: processors, at most one per 1.5 GB of memory)
 set -euo pipefail
+case "${1:-}" in -h | --help) awk 'NR > 1 && (!/^#/ || /^#SBATCH/) {exit} NR > 1 {sub(/^# ?/, ""); print}' "$0"; exit ;; esac
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 preset=${1:?usage: scripts/build.sh PRESET [TARGET...]}

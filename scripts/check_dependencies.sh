@@ -3,6 +3,7 @@
 #   scripts/check_dependencies.sh [ROOT]
 # Prints each violation as file:line and exits 1 if there is one.
 set -euo pipefail
+case "${1:-}" in -h | --help) awk 'NR > 1 && (!/^#/ || /^#SBATCH/) {exit} NR > 1 {sub(/^# ?/, ""); print}' "$0"; exit ;; esac
 root=${1:-$(dirname "${BASH_SOURCE[0]}")/..}
 cd "$root"
 

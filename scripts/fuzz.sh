@@ -3,6 +3,7 @@
 #   scripts/fuzz.sh [SECONDS]      in total, default 120; first every target has to find a bug planted in its own check
 # Needs clang-14. Findings stay in build/fuzz; inputs worth keeping go to tests/fuzz/corpus/<target>.
 set -euo pipefail
+case "${1:-}" in -h | --help) awk 'NR > 1 && (!/^#/ || /^#SBATCH/) {exit} NR > 1 {sub(/^# ?/, ""); print}' "$0"; exit ;; esac
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 seconds=${1:-120}
 out=build/fuzz

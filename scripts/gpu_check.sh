@@ -31,7 +31,7 @@ while (($#)); do
     --prepare) prepare; exit 0 ;;
     --build-only) build_only=1 ;;
     --output) output=${2:?--output needs a folder}; shift ;;
-    --help) usage; exit 0 ;;
+    -h | --help) usage; exit 0 ;;
     *) echo "gpu_check: unknown option $1" >&2; usage >&2; exit 2 ;;
   esac
   shift

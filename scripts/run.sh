@@ -3,6 +3,7 @@
 # very tree (no download).
 #   scripts/run.sh [-np RANKS] [dmuon_train options, such as --set training.steps=200 or --config FILE]
 set -euo pipefail
+case "${1:-}" in -h | --help) awk 'NR > 1 && (!/^#/ || /^#SBATCH/) {exit} NR > 1 {sub(/^# ?/, ""); print}' "$0"; exit ;; esac
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 ranks=1

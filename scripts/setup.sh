@@ -4,6 +4,7 @@
 #   scripts/setup.sh --check    install nothing; name the exact command and fail if something is missing
 #   scripts/setup.sh --list     print the list
 set -euo pipefail
+case "${1:-}" in -h | --help) awk 'NR > 1 && (!/^#/ || /^#SBATCH/) {exit} NR > 1 {sub(/^# ?/, ""); print}' "$0"; exit ;; esac
 
 packages=(
   g++ cmake ninja-build ccache mold          # build

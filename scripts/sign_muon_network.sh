@@ -6,6 +6,7 @@
 # Four ranks: on four nodes, and for the hybrid (two replicas of two owners) on two nodes, with pure Sign-Muon beside it.
 # Every step is logged; the first two are left out, medians are shown. Ranks share this machine's processors.
 set -euo pipefail
+case "${1:-}" in -h | --help) awk 'NR > 1 && (!/^#/ || /^#SBATCH/) {exit} NR > 1 {sub(/^# ?/, ""); print}' "$0"; exit ;; esac
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cluster=$root/scripts/virtual_cluster.sh
 export VIRTUAL_CLUSTER=dms VIRTUAL_CLUSTER_NETWORK=10.80.0

@@ -10,6 +10,7 @@
 #     --binary FILE            another dmuon_train than build/release/dmuon_train
 #     --list                   print the arms and stop
 set -euo pipefail
+case "${1:-}" in -h | --help) awk 'NR > 1 && (!/^#/ || /^#SBATCH/) {exit} NR > 1 {sub(/^# ?/, ""); print}' "$0"; exit ;; esac
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 recipe=small output='' seeds='1 2 3' pattern='.*' steps='' binary=$root/build/release/dmuon_train list=

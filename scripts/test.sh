@@ -5,6 +5,7 @@
 #   scripts/test.sh --all           the slow ones too
 #   Anything else is passed on to ctest: scripts/test.sh -R config --verbose
 set -euo pipefail
+case "${1:-}" in -h | --help) awk 'NR > 1 && (!/^#/ || /^#SBATCH/) {exit} NR > 1 {sub(/^# ?/, ""); print}' "$0"; exit ;; esac
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 selection=(--label-exclude '^slow$')

@@ -15,6 +15,7 @@
 # VIRTUAL_CLUSTER_NETWORK (default 10.77.0) its addresses, so that several can exist at once; VIRTUAL_SWITCH is another
 # virtual_switch than that of the release build.
 set -euo pipefail
+case "${1:-}" in -h | --help) awk 'NR > 1 && (!/^#/ || /^#SBATCH/) {exit} NR > 1 {sub(/^# ?/, ""); print}' "$0"; exit ;; esac
 
 name=${VIRTUAL_CLUSTER:-dmn}
 network=${VIRTUAL_CLUSTER_NETWORK:-10.77.0}

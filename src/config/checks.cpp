@@ -9,17 +9,35 @@
 namespace dmuon {
 namespace {
 
-void check_schedule(const std::string& path, const ScheduleConfiguration& s, int64_t steps, Findings& findings) {
-  const int64_t total = s.total_steps > 0 ? s.total_steps : steps;
+// `as_written` may say steps or fractions of them.
+void check_schedule(const std::string& path, const ScheduleConfiguration& as_written, int64_t steps, Findings& findings) {
+  const auto one_of_two = [&](const char* part, int64_t count, double fraction) {
+    if (count > 0 && fraction > 0)
+      findings.add(text(path, ".", part, "_steps = ", count, " and ", path, ".", part, "_fraction = ", fraction, ": set one of them to 0"));
+  };
+  one_of_two("warmup", as_written.warmup_steps, as_written.warmup_fraction);
+  one_of_two("decay", as_written.decay_steps, as_written.decay_fraction);
+  if (as_written.warmup_fraction + as_written.decay_fraction > 1)
+    findings.add(text(path, ".decay_fraction = ", as_written.decay_fraction, ": with ", path,
+                      ".warmup_fraction = ", as_written.warmup_fraction, " more than the whole"));
+  ScheduleConfiguration s = as_written;
+  resolve(s, steps);
+  const int64_t total = s.total_steps;
   const std::string total_text =
-      s.total_steps > 0 ? text(path, ".total_steps = ", total) : text(path, ".total_steps (training.steps = ", total, ")");
-  if (s.warmup_steps > total) findings.add(text(path, ".warmup_steps = ", s.warmup_steps, ": more than ", total_text));
+      as_written.total_steps > 0 ? text(path, ".total_steps = ", total) : text(path, ".total_steps (training.steps = ", total, ")");
+  if (s.warmup_steps > total)
+    findings.add(text(path, ".warmup_steps = ", s.warmup_steps, ": more than ", total_text, "; ", path,
+                      ".warmup_fraction follows the number of steps"));
   if (s.type == "warmup_stable_decay" && s.warmup_steps <= total && s.decay_steps > total - s.warmup_steps)
-    findings.add(
-        text(path, ".decay_steps = ", s.decay_steps, ": with ", path, ".warmup_steps = ", s.warmup_steps, " more than ", total_text));
-  if (s.type != "warmup_stable_decay" && s.decay_steps > 0)
-    findings.add(text(path, ".decay_steps = ", s.decay_steps, ": only ", path,
-                      ".type = \"warmup_stable_decay\" has a decay of its own, found \"", s.type, "\""));
+    findings.add(text(path, ".decay_steps = ", s.decay_steps, ": with ", path, ".warmup_steps = ", s.warmup_steps, " more than ",
+                      total_text, "; ", path, ".decay_fraction follows the number of steps"));
+  const auto only_with_decay = [&](const char* key, auto value) {
+    if (s.type != "warmup_stable_decay" && value > 0)
+      findings.add(text(path, ".", key, " = ", value, ": only ", path, ".type = \"warmup_stable_decay\" has a decay of its own, found \"",
+                        s.type, "\""));
+  };
+  only_with_decay("decay_steps", as_written.decay_steps);
+  only_with_decay("decay_fraction", as_written.decay_fraction);
 }
 
 void check_rule(const std::string& path, const RuleConfiguration& r, int64_t steps, Findings& findings) {

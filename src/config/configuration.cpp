@@ -1,5 +1,8 @@
 #include "dmuon/config/configuration.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "config/bound_key.h"
 #include "config/reader.h"
 #include "dmuon/core/error.h"
@@ -54,14 +57,19 @@ Configuration parse_configuration(std::string_view json, std::string_view origin
   return from_tree(parse_json(json, origin), origin, overrides, import_model);
 }
 
+void resolve(ScheduleConfiguration& s, int64_t steps) {
+  if (s.total_steps == 0) s.total_steps = steps;
+  const auto steps_of = [&](double fraction) { return std::llround(fraction * static_cast<double>(s.total_steps)); };
+  if (s.warmup_fraction > 0) s.warmup_steps = steps_of(s.warmup_fraction);
+  if (s.decay_fraction > 0) s.decay_steps = std::min<int64_t>(steps_of(s.decay_fraction), s.total_steps - s.warmup_steps);
+  s.warmup_fraction = s.decay_fraction = 0.0;
+}
+
 void resolve(Configuration& c) {
   if (c.output.empty()) c.output = text("runs/", c.name);
-  const auto resolve_rule = [&](RuleConfiguration& rule) {
-    if (rule.schedule.total_steps == 0) rule.schedule.total_steps = c.training.steps;
-  };
-  resolve_rule(c.optimizer.matrix);
-  resolve_rule(c.optimizer.auxiliary);
-  for (auto& rule : c.optimizer.overrides) resolve_rule(rule);
+  resolve(c.optimizer.matrix.schedule, c.training.steps);
+  resolve(c.optimizer.auxiliary.schedule, c.training.steps);
+  for (auto& rule : c.optimizer.overrides) resolve(rule.schedule, c.training.steps);
 }
 
 Json to_json(const Configuration& c) {

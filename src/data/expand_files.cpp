@@ -43,7 +43,8 @@ std::vector<std::string> expand_files(std::span<const std::string> patterns, std
   for (const std::string& pattern : patterns) {
     const std::vector<std::string> found = matches(pattern);
     if (found.empty())
-      throw DataError(text(key, ": no file matches \"", pattern, "\" (relative to ", fs::current_path().string(), "); check the path"));
+      throw DataError(text(key, ": no file matches \"", pattern, "\" (relative to ", fs::current_path().string(),
+                           "); check the path (docs/data.md: scripts that fetch the data of configs/)"));
     for (const std::string& file : found) {
       if (!fs::is_regular_file(file))
         throw DataError(text(key, ": ", file, " is not a regular file; name the files themselves, for instance \"", example(file), "\""));

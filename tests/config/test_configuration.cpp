@@ -45,6 +45,24 @@ TEST_CASE("values of a file reach their members") {
   CHECK(c.optimizer.overrides[1].coefficients == "polar_express_dion");
 }
 
+TEST_CASE("fractions of a schedule become steps of the run, and read back as those") {
+  const std::string json = R"({"training": {"steps": 800}, "optimizer": {"matrix": {"schedule":
+      {"type": "warmup_stable_decay", "warmup_fraction": 0.025, "decay_fraction": 0.5}}}})";
+  const auto steps_of = [&](const std::vector<std::string>& overrides) {
+    const Configuration c = parse_configuration(json, "test", overrides);
+    CHECK(parse_configuration(to_json(c).dump(), "test") == c);
+    const ScheduleConfiguration& s = c.optimizer.matrix.schedule;
+    return std::vector<int64_t>{s.warmup_steps, s.decay_steps, s.total_steps};
+  };
+  const std::string schedule = "optimizer.matrix.schedule.";
+  CHECK(steps_of({}) == std::vector<int64_t>{20, 400, 800});
+  CHECK(steps_of({"training.steps=100"}) == std::vector<int64_t>{3, 50, 100});
+  CHECK(steps_of({"training.steps=1"}) == std::vector<int64_t>{0, 1, 1});
+  CHECK(steps_of({schedule + "total_steps=200"}) == std::vector<int64_t>{5, 100, 200});
+  // Both halves round up: the second takes what is left.
+  CHECK(steps_of({"training.steps=3", schedule + "warmup_fraction=0.5"}) == std::vector<int64_t>{2, 1, 3});
+}
+
 TEST_CASE("a preset fills only what is not written") {
   const auto matrix = [](const std::string& json) {
     return parse_configuration(R"({"optimizer": {"matrix": )" + json + "}}", "test").optimizer.matrix;

@@ -109,6 +109,11 @@ TEST_CASE("rules between fields name both") {
   CHECK_THAT(error_of(schedule(R"({"type": "warmup_stable_decay", "warmup_steps": 6, "decay_steps": 5, "total_steps": 10})")),
              Contains("decay_steps = 5") && Contains("warmup_steps = 6") && Contains("total_steps = 10"));
   CHECK_THAT(error_of(schedule(R"({"type": "cosine", "decay_steps": 5})")), Contains("warmup_stable_decay"));
+  CHECK_THAT(error_of(schedule(R"({"type": "cosine", "decay_fraction": 0.5})")), Contains("decay_fraction = 0.5: only"));
+  CHECK_THAT(error_of(schedule(R"({"warmup_steps": 6, "warmup_fraction": 0.5})")),
+             Contains("warmup_steps = 6") && Contains("warmup_fraction = 0.5: set one of them to 0"));
+  CHECK_THAT(error_of(schedule(R"({"type": "warmup_stable_decay", "warmup_fraction": 0.5, "decay_fraction": 0.75})")),
+             Contains("decay_fraction = 0.75") && Contains("more than the whole"));
   CHECK_THAT(error_of(R"({"data": {"format": "text", "tokenizer": "none"}})"), Contains("data.tokenizer") && Contains("data.format"));
   CHECK_THAT(error_of(R"({"data": {"format": "llmc"}})"), Contains("model.vocabulary_size = 0") && Contains("data.format = \"llmc\""));
   CHECK_THAT(error_of(R"({"optimizer": {"auxiliary": {"rule": "muon"}}})"), Contains("optimizer.auxiliary.rule"));

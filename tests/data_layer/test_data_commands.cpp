@@ -32,11 +32,11 @@ std::vector<std::string> commands_of(const std::string& page) {
 
 void prepare(const Directory& directory) {
   const std::string source = source_directory();
-  for (const char* folder : {"data", "models", "build"}) fs::create_directory(directory / folder);
+  for (const char* folder : {"data", "tokenizers", "build"}) fs::create_directory(directory / folder);
   fs::create_directory_symlink(build_directory(), directory / "build/release");
   fs::create_directory_symlink(source + "/configs", directory / "configs");
   for (const char* name : {"gpt2", "qwen"})
-    fs::create_directory_symlink(source + "/tests/data_layer/fixtures/" + name, directory / (std::string("models/") + name));
+    fs::create_directory_symlink(source + "/tests/data_layer/fixtures/" + name, directory / (std::string("tokenizers/") + name));
   std::string plain, stories, lines;
   for (int i = 0; i < 400; ++i) {
     const std::string sentence = text("To be, or not to be: that is question ", i, ".\n");

@@ -92,8 +92,7 @@ void train_a_step(const Mirror& mirror, const std::string& config, const std::st
       text(DMUON_TRAIN, " --config ", source_directory(), "/configs/", config, " --set data.train=", data,
            "/train_*.bin --set data.validation=", data,
            "/validation_*.bin --set data.validation_fraction=0 --set data.format=llmc --set data.tokenizer=none --set sample.tokens=0",
-           " --set model.vocabulary_size=", vocabulary, " --set training.steps=1 --set optimizer.matrix.schedule.warmup_steps=0",
-           " --set optimizer.auxiliary.schedule.warmup_steps=0 --set threads=1 --set output=", mirror.directory / config),
+           " --set model.vocabulary_size=", vocabulary, " --set training.steps=1 --set threads=1 --set output=", mirror.directory / config),
       60);
   INFO(ended.output);
   CHECK(ended.exit_code == 0);

@@ -65,9 +65,11 @@ struct TrainingConfiguration {
 
 struct ScheduleConfiguration {
   std::string type = "constant";
-  int64_t warmup_steps = 0;
-  int64_t total_steps = 0;  // resolved: training.steps where the file says 0
-  int64_t decay_steps = 0;
+  int64_t warmup_steps = 0;      // resolved: from warmup_fraction where that is given
+  double warmup_fraction = 0.0;  // resolved: 0
+  int64_t total_steps = 0;       // resolved: training.steps where the file says 0
+  int64_t decay_steps = 0;       // resolved: from decay_fraction where that is given
+  double decay_fraction = 0.0;   // resolved: 0
   std::string decay_shape = "linear";
   double final_fraction = 0.0;
   bool operator==(const ScheduleConfiguration&) const = default;
@@ -229,8 +231,10 @@ Configuration load_configuration(const Path& path, const std::vector<std::string
 Configuration parse_configuration(std::string_view json, std::string_view origin, const std::vector<std::string>& overrides = {},
                                   const ModelImport& import_model = {});
 
-// The values that follow from others: `output`, schedules' `total_steps`. Idempotent; the two loaders have called it.
+// The values that follow from others: `output`, schedules' steps. Idempotent; the two loaders have called it.
 void resolve(Configuration& configuration);
+// The same for one schedule of a run of `steps` steps.
+void resolve(ScheduleConfiguration& schedule, int64_t steps);
 
 // Every key that has a meaning in this configuration, in the order of the key table, defaults included. Reading it back
 // gives an equal configuration.
