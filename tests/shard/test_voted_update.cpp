@@ -16,7 +16,7 @@ std::vector<VoteCase> rule_sets(int ranks) {
           {.name = "Sign-Muon beside Signum", .others = Kind::signum},
           {.name = "SignAdam everywhere", .matrices = Kind::sign_adam, .others = Kind::sign_adam},
           {.name = "Lion beside AdamW", .matrices = Kind::lion},
-          {.name = "Sign-Muon per head", .per_head = true},
+          {.name = "Sign-Muon per head", .per_head = true, .steps = 2},
           {.name = "Sign-Muon with orthogonal votes", .others = Kind::signum, .post_polar = true},
           {.name = "Signum on sizes around words", .matrices = Kind::signum, .others = Kind::signum, .steps = 2, .sizes_of_words = true}};
 }
